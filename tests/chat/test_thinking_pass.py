@@ -47,6 +47,10 @@ def stream(texts: list[str], reason: str | None, usage: dict[str, Any] | None, n
     return (data + ("data: [DONE]\n\n" if reason else "")).encode()
 
 
+def thought(tokens: int) -> dict[str, Any]:
+    return {"completion_tokens_details": {"reasoning_tokens": tokens}}
+
+
 def usage(prompt: int, tokens: int, cached: int) -> dict[str, Any]:
     details = {"cached_tokens": cached}
     return {"prompt_tokens": prompt, "completion_tokens": tokens, "total_tokens": prompt + tokens,
@@ -118,7 +122,7 @@ def test_thinking_of_every_family_ends_at_its_mark(opening, closing, leaves_mark
         assert 100 - tokens <= body["max_tokens"] <= 100 - 1
         if not leaves_mark:
             assert body["max_tokens"] == 80
-            assert told == usage(10, 28, 4)
+            assert told == usage(10, 28, 4) | thought(20)
 
 
 def test_the_first_call_has_neither_format_nor_stop_sequences_of_the_client() -> None:
@@ -151,7 +155,7 @@ def test_thinking_that_takes_all_tokens_ends_the_response(tokens) -> None:
             out = b"".join(reply.feed(read, 1) for read in reads) + reply.finish(2)
             assert reply.second_call is None and reply.tally.ended
             assert listen(out)[:3] == ("I look", "", ["length"])
-            assert listen(out)[4] == told
+            assert listen(out)[4] == told | thought(tokens)
 
 
 def test_thinking_that_fills_the_context_ends_the_response() -> None:

@@ -225,6 +225,9 @@ CALLED = {"name": "f", "arguments": "{}"}
         ({"role": "assistant"}, "", None, [], []),
         ({"role": "tool", "content": None, "tool_call_id": "a"}, "", None, [], []),
         ({"role": "user", "content": None}, "", None, [], []),
+        ({"role": "tool", "content": {"ok": True}, "tool_call_id": 5}, '{"ok":true}', None, [], []),
+        ({"role": "assistant", "content": "a", "reasoning_content": ""}, "a", "", [], []),
+        ({"role": "assistant", "content": "a", "reasoning": "", "reasoning_content": "hm"}, "a", "hm", [], []),
         ({"role": "assistant", "content": None, "refusal": "no"}, "no", None, [], []),
         ({"role": "assistant", "content": [THOUGHT, {"type": "text", "text": "a"}]}, "a", "hm", [], []),
         ({"role": "assistant", "content": [MISTRAL]}, "", "hm", [], []),
@@ -247,6 +250,47 @@ def test_what_is_in_a_conversation_is_accepted(turn, content, thinking, calls, p
     assert [(call.name, call.text) for call in read.tool_calls] == calls
     assert list(asked.passed_over) == passed_over
     assert chat(VLLM, messages=[turn, {"role": "user", "content": "go on"}])
+
+
+def test_parameters_may_be_true() -> None:
+    """As Rust's schemars writes a value of any type."""
+    inner = {"type": "object", "properties": {"b": True}}
+    properties = {"a": True, "c": inner, "d": {"anyOf": [True, {"type": "null"}]}}
+    function = {"name": "f", "parameters": {"type": "object", "properties": properties}}
+    tool = {"type": "function", "function": function}
+    assert chat(VLLM, tools=[tool])["tools"] == [tool]
+
+
+FUNCTION = {"name": "f", "description": "d", "parameters": {"type": "object"}}
+NAMED = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "wanted"),
+    [
+        ("any", "required"),
+        ({"type": "any"}, "required"),
+        ({"type": "required"}, "required"),
+        ({"type": "auto"}, "auto"),
+        ({"type": "none"}, "none"),
+        ({"type": "tool", "name": "f"}, NAMED),
+        ({"type": "function", "name": "f"}, NAMED),
+        (NAMED, NAMED),
+    ],
+)
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "function", "function": FUNCTION},
+        {"type": "function", **FUNCTION},
+        {"name": "f", "description": "d", "input_schema": {"type": "object"}},
+    ],
+)
+def test_tools_and_choices_as_in_other_apis(tool, choice, wanted) -> None:
+    messages = [{"role": "user", "content": "x"}]
+    asked = read_chat({"messages": messages, "tools": [tool], "tool_choice": choice})
+    assert asked.tools == ({"type": "function", "function": FUNCTION},)
+    assert asked.tool_choice == wanted
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ def test_name_comments_and_usage() -> None:
         assert all(event["choices"] for event in got)
         assert deltas(got, "content") == "Grüße 😀."
         assert deltas(got, "reasoning") == "Hm, 4 < 5 & so."
-        assert reply.tally.usage == Usage(prompt_tokens=11, completion_tokens=3)
+        assert reply.tally.usage == Usage(prompt_tokens=11, completion_tokens=3, reasoning_tokens=1)
 
 
 def test_usage_is_passed_when_asked_for() -> None:

@@ -162,7 +162,7 @@ def test_after_a_parsed_call_text_is_text(
         "big: a tool call was found in the text of its answer"
     ]
     call = {"index": 0, "id": "c", "type": "function"}
-    call["function"] = {"name": "now", "arguments": "{}"}  # type: ignore[assignment]
+    call["function"] = {"name": "now", "arguments": '{"a":1}'}  # type: ignore[assignment]
     own = event(tool_calls=[call])
     assert {calls for _, _, calls in answer(dialect, stream, "", before=own, source=source)} == {1}
     assert source.parses

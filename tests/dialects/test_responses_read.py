@@ -273,18 +273,52 @@ def test_tools(choice: Any, wanted: Any, left: int) -> None:
 
 def test_namespaces_are_flattened() -> None:
     space = {"type": "namespace", "name": "time", "description": "d",
-             "tools": [NOW, {"type": "custom", "name": "free"}]}  # fmt: skip
+             "tools": [NOW, {"type": "custom", "name": "free"}, {"type": "mcp"}]}  # fmt: skip
     asked = parse(
         tools=[space, WEATHER, {"type": "web_search"}],
         tool_choice={"type": "function", "name": "now", "namespace": "time"},
         parallel_tool_calls=False,
     )
     names = [tool["function"]["name"] for tool in asked.chat["tools"]]
-    assert names == ["time.now", "weather"]
-    assert asked.names == {"time.now": ("time", "now")}
-    assert asked.ignored == ("tools[0].tools[1]", "tools[2] web_search")
+    assert names == ["time.now", "time.free", "weather"]
+    assert asked.names == {"time.now": ("time", "now"), "time.free": ("time", "free")}
+    assert asked.customs == {"time.free"}
+    assert asked.ignored == ("tools[0].tools[2] mcp", "tools[2] web_search")
     assert asked.chat["tool_choice"]["function"]["name"] == "time.now"
     assert asked.chat["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize(
+    ("item", "name", "said"),
+    [
+        ({"type": "function_call", "call_id": 5, "name": "f", "arguments": {"a": 1}},
+         "f", '{"a":1}'),
+        ({"type": "function_call", "name": None, "arguments": None}, "", "{}"),
+        ({"type": "function_call_output", "call_id": 5, "output": {"ok": True}},
+         None, '{"ok":true}'),
+        ({"type": "function_call_output", "output": 5}, None, "5"),
+        ({"type": "reasoning", "summary": 5, "encrypted_content": None}, None, None),
+    ],
+)  # fmt: skip
+def test_what_is_in_a_conversation_is_accepted(item, name, said) -> None:
+    messages = parse(input=[item, {"role": "user", "content": "go on"}]).chat["messages"]
+    calls = [x["function"] for m in messages for x in m.get("tool_calls", ())]
+    results = [m["content"] for m in messages if m["role"] == "tool"]
+    assert calls == ([] if name is None else [{"name": name, "arguments": said}])
+    assert results == ([said] if item["type"].endswith("output") else [])
+
+
+def test_tools_that_come_in_the_input() -> None:
+    space = {
+        "type": "namespace",
+        "name": "functions",
+        "tools": [{"type": "custom", "name": "exec"}],
+    }
+    item = {"type": "additional_tools", "role": "developer", "id": "at_1", "tools": [space]}
+    asked = parse(input=[item, {"role": "user", "content": "x"}], tools=[NOW])
+    assert [tool["function"]["name"] for tool in asked.chat["tools"]] == ["now", "functions.exec"]
+    assert asked.customs == {"functions.exec"} and not asked.passed_over
+    assert len(asked.chat["messages"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -319,12 +353,8 @@ def test_namespaces_are_flattened() -> None:
             "unknown type of content: 'smell'",
         ),
         (
-            {"input": [{"type": "function_call", "call_id": 5}]},
-            "Invalid value for 'input[0].call_id': expected a string, got an integer.",
-        ),
-        (
-            {"input": [{"type": "function_call_output", "output": 5}]},
-            "Invalid value for 'input[0].output': expected a string or an array, got an integer.",
+            {"input": [{"type": "additional_tools", "tools": 5}]},
+            "Invalid value for 'input[0].tools': expected an array, got an integer.",
         ),
         (
             {"instructions": 5},
@@ -397,7 +427,7 @@ def test_tools_without_a_name_are_left_out() -> None:
     asked = parse(tools=[nameless, None, NOW, space], tool_choice=5)
     assert [tool["function"]["name"] for tool in asked.chat["tools"]] == [NOW["name"]]
     assert asked.ignored == (
-        "tools[0] function", "tools[1]", "tools[3].tools[0]", "tools[3].tools[1]",
+        "tools[0] function", "tools[1]", "tools[3].tools[0] function", "tools[3].tools[1]",
     )  # fmt: skip
 
 

@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from tests.chat import transcripts as streams
 from tests.chat.cuts import hide_ids, run, ways
@@ -31,14 +32,13 @@ def reply(traits: Traits = VLLM, *, stream: bool = True, **more: Any) -> Reply:
     custom = {"type": "custom", "name": "patch"}
     body = {"model": "m", "input": "x", "tools": [space, custom] if tools else []}
     asked = parse_responses(json.dumps(body).encode())
-    options, keep = passage(stream), more.pop("keep", None)
+    options, keep = replace(passage(stream), customs=asked.customs), more.pop("keep", None)
     writer = ResponsesWriter(
         options,
         seed="5eed",
         created_ns=NOW,
         echo=asked.echo,
         names=asked.names,
-        customs=asked.customs,
         keep=keep,
     )
     return openai_reply(writer, traits, tools=tools, max_tokens=limit, **more)
@@ -228,7 +228,7 @@ def test_usage() -> None:
         "input_tokens": 11,
         "input_tokens_details": {"cached_tokens": 0},
         "output_tokens": 3,
-        "output_tokens_details": {"reasoning_tokens": 0},
+        "output_tokens_details": {"reasoning_tokens": 1},
         "total_tokens": 14,
     }
     details = {

@@ -90,6 +90,15 @@ CALLS = {
     "no arguments at all": ([calls(call(0, "a", "f", ""), call(1, "b", "g", ROME))],
                             [("f", {}), ("g", {"city": "Rome"})]),
     "messages": ([chunk(None, message={"tool_calls": [call(0, "a", "f", OSLO)]})], ONE),
+    "the older form": ([chunk({"function_call": {"name": "f", "arguments": '{"city":'}}),
+                        chunk({"function_call": {"arguments": '"Oslo"}'}}, "function_call")], ONE),
+    "both forms": ([chunk({"tool_calls": [call(0, "a", "f", OSLO)],
+                           "function_call": {"name": "f", "arguments": OSLO}})], ONE),
+    "the older form, whole": ([chunk(None, message={"function_call": {"name": "f",
+                                                                      "arguments": OSLO}})], ONE),
+    "the only one as an object": ([chunk({"tool_calls": call(0, "a", "f", OSLO)})], ONE),
+    "an empty object first": ([calls(call(0, "a", "f", "{}")), calls(call(0, args=OSLO))], ONE),
+    "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip
 
 
@@ -358,6 +367,20 @@ def test_a_refusal_in_events_of_its_own(both):
     assert openai.types.responses.ResponseOutputRefusal.model_validate(part)
 
 
+def test_what_gemini_wants_back_arrives_and_comes_back(both):
+    there, server = both
+    signed = {"google": {"thought_signature": "EjQK"}}
+    called = {"id": "a", "function": {"name": "f", "arguments": OSLO}, "extra_content": signed}
+    there.routes[PATH] = (200, EVENTS, frame(calls(called), *TAIL))
+    for stream in (True, False):
+        got = ask(server, "chat", stream)
+        assert got["calls"] == ONE and '"thought_signature":"EjQK"' in got["body"], stream
+    turn = {"role": "assistant", "tool_calls": [called]}
+    result = {"role": "tool", "tool_call_id": "a", "content": "4"}
+    ask(server, "chat", stream=False, messages=[*HI, turn, result])
+    assert there.sent[-1]["messages"][1]["tool_calls"][0]["extra_content"] == signed
+
+
 PATCH, POEM = '{"input":"*** Begin\\n+a"}', {"name": "f", "arguments": OSLO}
 CUSTOM = {"type": "custom", "custom": {"name": "patch", "description": "Applies a patch."}}
 CUSTOM_CALLS = {
@@ -368,7 +391,33 @@ CUSTOM_CALLS = {
     "after text": [chunk({"content": "Now:"}), calls(call(0, "a", "patch", PATCH))],
     "beside a function": [calls(call(0, "b", "f", OSLO)), calls(call(1, "a", "patch", PATCH))],
     "before a function": [calls(call(0, "a", "patch", PATCH)), calls(call(1, "b", "f", OSLO))],
+    "plain": [calls(call(0, "a", "patch", "*** Begin\n+a"))],
+    "plain, in pieces": [
+        calls(call(0, "a", "patch", "")),
+        *(calls(call(0, args=x)) for x in ("*** Be", "gin\n", "+a")),
+    ],
+    "plain, with the end": [calls(call(0, "a", "patch", "*** Begin\n+a"), reason="stop")],
+    "plain, beside a function": [
+        calls(call(0, "b", "f", OSLO)),
+        calls(call(1, "a", "patch", "*** Begin\n+a")),
+    ],
+    "plain, before a function": [
+        calls(call(0, "a", "patch", "*** Begin\n+a")),
+        calls(call(1, "b", "f", OSLO)),
+    ],
 }
+MARKS = [
+    '"quoted" and more',
+    "{ print $1 }",
+    "{",
+    '{"a": 1}',
+    "if (a[0] > 1) {",
+    "}",
+    "5",
+    "",
+    'x = "',
+    "null",
+]
 
 
 @pytest.mark.parametrize("name", CUSTOM_CALLS)
@@ -398,6 +447,41 @@ def test_custom_tools_of_chat_completions(both, name):
         assert found[index] == wanted | {"index": index}
         others = [one["function"] for number, one in found.items() if number != index]
         assert others == [POEM] * ("function" in name)
+
+
+@pytest.mark.parametrize("text", MARKS)
+def test_any_text_is_a_whole_custom_call(both, text):
+    there, server = both
+    pieces = [calls(call(0, "a", "patch", "")), *(calls(call(0, args=one)) for one in text)]
+    there.routes[PATH] = (200, EVENTS, frame(*pieces, chunk({}, "stop"), *TAIL[1:]))
+    for stream in (True, False):
+        body = {"model": "m", "messages": HI, "tools": [CUSTOM], "stream": stream}
+        _, _, data = server.request("POST", PATH, body)
+        answers = data_of(data.decode()) if stream else [json.loads(data)]
+        choices = [one for answer in answers for one in answer["choices"]]
+        messages = [one.get("message") or one["delta"] for one in choices]
+        (found,) = [x["custom"] for m in messages for x in m.get("tool_calls") or ()]
+        assert (found["input"], choices[-1]["finish_reason"]) == (text, "tool_calls"), stream
+        body = {"model": "m", "input": "x", "tools": [{"type": "custom", "name": "patch"}]}
+        _, _, data = server.request("POST", "/v1/responses", body | {"stream": stream})
+        answer = data_of(data.decode())[-1]["response"] if stream else json.loads(data)
+        (item,) = answer["output"]
+        assert answer["status"] == item["status"] == "completed"
+        assert (item["type"], item["input"]) == ("custom_tool_call", text)
+
+
+@pytest.mark.parametrize("text", ["*** Begin", '{"input":"*** Be'])
+def test_a_custom_call_that_is_cut(both, text):
+    there, server = both
+    pieces = frame(calls(call(0, "a", "patch", text)), chunk({}, "length"), *TAIL[1:])
+    there.routes[PATH] = (200, EVENTS, pieces)
+    body = {"model": "m", "input": "x", "tools": [{"type": "custom", "name": "patch"}]}
+    for stream in (True, False):
+        _, _, data = server.request("POST", "/v1/responses", body | {"stream": stream})
+        answer = data_of(data.decode())[-1]["response"] if stream else json.loads(data)
+        assert answer["status"] == answer["output"][0]["status"] == "incomplete"
+        body_ = {"model": "m", "messages": HI, "tools": [CUSTOM], "stream": stream}
+        assert b'"finish_reason":"length"' in server.request("POST", PATH, body_)[2]
 
 
 CHOICE_ERRORS = [
@@ -464,6 +548,8 @@ def test_errors_in_a_good_answer(both, error, status):
 
 
 def test_errors_as_they_are(both):
+    for way, got in ask_all(both, (400, {}, b'[{"error": {"message": "no signature"}}]')).items():
+        assert got["status"] == 400 and "no signature" in got["body"], way
     for way, got in ask_all(both, (413, {}, {"error": {"message": "too large"}})).items():
         assert got["status"] == 413 and "too large" in got["body"], way
     there = "https://elsewhere.example/v2/chat"
@@ -574,13 +660,74 @@ def test_a_forced_call_of_an_unknown_server_is_checked(both, delta, reason, brok
     assert (status, headers.get("x-vllama-violates")) == (200, broken)
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_half_a_surrogate_pair_ends_nothing(both, stream):
+def torn(*events):
+    """Return events whose half surrogates are escapes, as JavaScript and Python write them."""
+    return (200, EVENTS, frame(*events, *TAIL))
+
+
+TORN = {  # what a text and a thinking of two events become
+    "joined": (("a\ud83d", "\ude00b"), "a\U0001f600b"),
+    "beside another": (("\ud83d\ude00\ud83d", "\ude01"), "\U0001f600\U0001f601"),
+    "three events": (("a", "\ud83d", "\ude00", "b"), "a\U0001f600b"),
+    "an empty event between": (("\ud83d", "", "\ude00"), "\U0001f600"),
+    "the first alone": (("a\ud83d", "b"), "a\ufffdb"),
+    "the second alone": (("a", "\ude00b"), "a\ufffdb"),
+    "the first twice": (("\ud83d", "\ud83d\ude00"), "\ufffd\U0001f600"),
+    "at the end": (("a", "\ud83d"), "a\ufffd"),
+}
+
+
+@pytest.mark.parametrize("name", TORN)
+def test_halves_of_a_surrogate_pair_join(both, name):
+    halves, wanted = TORN[name]
+    texts = [
+        *(chunk({"reasoning_content": x}) for x in halves),
+        *(chunk({"content": x}) for x in halves),
+    ]
+    for way, got in ask_all(both, torn(*texts)).items():
+        assert (got["text"], got["thinking"]) == (wanted, wanted), (way, got)
+    arguments = ['{"city":"', *halves, '"}']
+    pieces = [calls(call(0, "a", "f", "")), *(calls(call(0, args=x)) for x in arguments)]
+    for way, got in ask_all(both, torn(*pieces)).items():
+        assert got["calls"] == [("f", {"city": wanted})], (way, got)
+
+
+def test_halves_join_in_completions_and_become_no_text_in_requests(both):
     there, server = both
-    halves = [json.dumps(chunk({"content": half})).encode() for half in ("a\ud83d", "\ude00b")]
-    there.routes[PATH] = (200, EVENTS, frame(*(b"data: %b\n\n" % one for one in halves), *TAIL))
-    body = {"model": "m", "messages": [{"role": "user", "content": "\ud83d"}], "stream": stream}
-    for path in (PATH, "/api/chat"):
-        status, _, data = server.request("POST", path, body)
-        assert status == 200 and "\ufffd" in data.decode(), (path, data)
-        assert b"error" not in data
+    there.routes[PATH] = torn(chunk({"content": "\ud83d"}), chunk({"content": "\ude00"}))
+    turn = [{"role": "user", "content": "\ud83d"}]
+    assert ask(server, "chat", stream=True, messages=turn)["text"] == "\U0001f600"
+    assert there.sent[-1]["messages"][0]["content"] == "\ufffd"
+    there.routes[PATH] = torn(chunk({"content": "a\ud83d"}), DONE)
+    assert ask(server, "chat", stream=True)["text"] == "a\ufffd"
+
+
+THOUGHT = [
+    *(chunk({"reasoning_content": x}) for x in "abc"),
+    *(chunk({"content": x}) for x in "de"),
+]
+THOUGHTS = {  # what comes, the engine's usage, and the tokens of the thinking
+    "one token an event": (THOUGHT, {"prompt_tokens": 5, "completion_tokens": 5}, 3),
+    "and one that ends it": (THOUGHT, {"prompt_tokens": 5, "completion_tokens": 6}, 3),
+    "two tokens an event": (THOUGHT, {"prompt_tokens": 5, "completion_tokens": 10}, 6),
+    "no usage": (THOUGHT, None, 3),
+    "both in one event": ([chunk({"reasoning": "abcdef", "content": "gh"})],
+                          {"prompt_tokens": 5, "completion_tokens": 4}, 3),
+    "the upstream says": (THOUGHT, {"prompt_tokens": 5, "completion_tokens": 5,
+                          "completion_tokens_details": {"reasoning_tokens": 4}}, 4),
+    "no thinking": ([chunk({"content": "de"})], {"prompt_tokens": 5, "completion_tokens": 5}, 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", THOUGHTS)
+def test_tokens_of_the_thinking(both, name):
+    events, usage, wanted = THOUGHTS[name]
+    last = {"choices": [], "usage": usage}
+    answers = ask_all(both, (200, EVENTS, frame(*events, END, last, DONE)), tools=False)
+    for (dialect, stream), got in answers.items():
+        if dialect not in ("chat", "responses"):
+            continue
+        told = data_of(got["body"])[-1] if stream else json.loads(got["body"])
+        counts = told.get("response", told)["usage"]
+        details = counts.get("completion_tokens_details") or counts.get("output_tokens_details")
+        assert (details or {}).get("reasoning_tokens", 0) == wanted, (dialect, stream, counts)

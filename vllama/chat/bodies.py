@@ -202,8 +202,12 @@ _inspect: Callable[[Any], Any] = cache(msgspec.inspect.type_info)
 
 def write_well_formed(value: object) -> str:
     """Return a value as JSON in which lone surrogates are U+FFFD."""
-    wide = json.dumps(value, ensure_ascii=False).encode("utf-16-le", "surrogatepass")
-    return wide.decode("utf-16-le", "replace")
+    return join_pairs(json.dumps(value, ensure_ascii=False))
+
+
+def join_pairs(text: str) -> str:
+    """Return a text whose surrogates are characters; one that is alone becomes U+FFFD."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
 
 def _decode_odd(body: bytes) -> object:

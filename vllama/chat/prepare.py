@@ -192,8 +192,6 @@ def _read_choice(value: object) -> tuple[str, tuple[str, ...]]:
             return "auto", ()
         case "auto" | "none" | "required":
             return value, ()
-        case "any":  # what some clients of other dialects say
-            return "required", ()
         case {"type": "function", "function": {"name": str(name)}}:
             return "required", (name,)
         case {"type": "allowed_tools", "allowed_tools": {"tools": list(tools), **rest}}:
@@ -330,6 +328,7 @@ def prepare_chat(
     chat = PreparedChat(
         model=asked.model,
         messages=asked.messages,
+        customs=asked.customs,
         response_format=wanted,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,

@@ -178,6 +178,7 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     model: str
     messages: Sequence[Message] = ()
     tools: Sequence[dict[str, Any]] = ()
+    customs: frozenset[str] = frozenset()
     tool_fields: Mapping[str, Any] = msgspec.field(default_factory=dict)
     response_format: Mapping[str, Any] | None = None
     constrained: bool = False
@@ -210,13 +211,14 @@ class Usage(msgspec.Struct, frozen=True, kw_only=True):
     """Tokens that an answer took.
 
     `cached_tokens` are those of the prompt that the engine took from its cache; None: it does not
-    tell. `estimated`: nobody told how many were generated, so the pieces of text that came were
-    counted; a piece may stand for several tokens.
+    tell. `reasoning_tokens` are the thinking's. `estimated`: nobody told how many were generated,
+    so the pieces of text that came were counted; a piece may stand for several tokens.
     """
 
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
     estimated: bool = False
 
 

@@ -10,6 +10,8 @@ from vllama.chat.engine.events import Chunk, Timings, check_finish
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.request import Usage
 
+CACHED = ("prompt_tokens_details", "cached_tokens")
+_THOUGHT = ("completion_tokens_details", "reasoning_tokens")
 CUT_SHORT = "the engine ended the stream before the answer was complete"
 
 
@@ -33,6 +35,7 @@ class Tally:
         self.finish_reason: str | None = None
         self.timings = Timings()
         self.read: Timings | None = None  # of the prompt, by a call before the one that responds
+        self._thoughts = 0.0  # events of thinking
         self.moved = 0  # tokens of the answer that the engine counts with the prompt
         self.collected: dict[str, Any] = {}  # vllama's own fields, at the answer's end
         self._template = template  # counts the events that are not decoded
@@ -68,12 +71,15 @@ class Tally:
         tokens = self._template.tokens if completion is None else completion
         if self._max_tokens is not None:  # the engine may finish a character beyond the limit
             tokens = min(tokens, self._max_tokens * self._choices)
+        # as large a part of the tokens as of the events, of which most have one
+        thought = int(tokens * min(1, self._thoughts / max(1, self._template.tokens)))
         return Usage(
             prompt_tokens=prompt or 0,
             completion_tokens=tokens,
-            cached_tokens=_count(find_cached_tokens(self._usage), timings.cache_n)
+            cached_tokens=_count(find_detail(self._usage, *CACHED), timings.cache_n)
             if self.read is None
             else self.read.cache_n,
+            reasoning_tokens=find_detail(self._usage, *_THOUGHT) or thought or None,
             estimated=completion is None,
         )
 
@@ -88,9 +94,10 @@ class Tally:
             "total_tokens": usage.prompt_tokens + usage.completion_tokens,
         }
         value: dict[str, Any] = counts | known | counts
-        if usage.cached_tokens not in (None, find_cached_tokens(known)):
-            details = known.get("prompt_tokens_details") or {}
-            value["prompt_tokens_details"] = {**details, "cached_tokens": usage.cached_tokens}
+        details = ((CACHED, usage.cached_tokens), (_THOUGHT, usage.reasoning_tokens))
+        for (group, name), number in details:
+            if number is not None:
+                value[group] = {**(known.get(group) or {}), name: number}
         return value
 
     def move_to_prompt(self, both_tokens: int | None) -> int:
@@ -115,6 +122,12 @@ class Tally:
                     self.first_token_ns = now_ns
                 self._template.last_ns = now_ns
                 self._template.tokens += 1
+
+    def count_thinking(self, chunk: Chunk) -> None:
+        """Count the thinking that filters have told apart; of an event with a text it is a part."""
+        for choice in chunk.choices or ():
+            if choice.delta is not None and (thinking := len(choice.delta.thinking)):
+                self._thoughts += thinking / (thinking + len(choice.delta.said))
 
     def take(self, chunk: Chunk, now_ns: int) -> None:
         """Take note of the engine's numbers, and of the end of choices.
@@ -146,11 +159,10 @@ class Tally:
         self._final = self.usage
 
 
-def find_cached_tokens(usage: Mapping[str, Any]) -> int | None:
-    """Return the cached tokens of OpenAI's usage object, None if it does not tell."""
-    details = usage.get("prompt_tokens_details")
-    cached = details.get("cached_tokens") if isinstance(details, dict) else None
-    return cached if type(cached) is int else None
+def find_detail(usage: Mapping[str, Any], group: str, name: str) -> int | None:
+    """Return one of the details of OpenAI's usage object, None if it does not tell."""
+    details = usage.get(group)
+    return _count(details.get(name)) if isinstance(details, dict) else None
 
 
 def _count(*numbers: object) -> int | None:

@@ -58,6 +58,8 @@ class ThinkingPass:
     def begin_second(self) -> Call | None:
         """Return the second call; None if no token is left to it."""
         self.is_first, call = False, self._call
+        thought = {"reasoning_tokens": self._tokens if self._text else 0}
+        self._usage = self._usage | {"completion_tokens_details": thought}
         left = self._context_length - self._usage.get("prompt_tokens", 0) - self._tokens
         if (limit := call.fields.get(self._limit_name)) is not None:
             call = call.put(**{self._limit_name: limit - self._tokens})
@@ -129,6 +131,7 @@ class ThinkingPass:
             prompt = before.get("prompt_tokens", usage.get("prompt_tokens", 0) - tokens)
             tokens += usage.get("completion_tokens", 0)
             counts = {"prompt_tokens": prompt, "completion_tokens": tokens}
+            counts["completion_tokens_details"] = before.get("completion_tokens_details")
             chunk.usage, event.changed = usage | counts | {"total_tokens": prompt + tokens}, True
             if (details := "prompt_tokens_details") in usage:  # by then all is in the cache
                 chunk.usage[details] = before.get(details)

@@ -14,32 +14,27 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 
 from vllama.base.errors import UpstreamError
+from vllama.chat.engine.deltas import MAX_TEXT, TOO_LONG
 from vllama.chat.engine.events import FunctionDelta, ToolDelta
 from vllama.chat.parsers.call_values import (
     ToolCall,
     Toolset,
     make_call,
     object_of,
+    read_input,
     write_call,
 )
 from vllama.chat.parsers.quoting import Before, Spot, is_indented
 from vllama.chat.parsers.scan import MAX_TRIES, begins_bare, markers_of, read_calls
 
 _ANY = Toolset()
-MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
-TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
-
-
-def read_input(arguments: str) -> str:
-    """Return the text of a custom tool's call, which the model made as one of a function."""
-    said = (object_of(arguments) or {}).get("input")
-    return said if isinstance(said, str) else arguments  # it was cut
 
 
 class _Partial:
-    __slots__ = ("arguments", "id", "name")
+    __slots__ = ("arguments", "extra", "id", "name")
 
     def __init__(self) -> None:
+        self.extra: dict[str, object] = {}
         self.id = ""
         self.name = ""
         self.arguments: list[str] = []
@@ -61,7 +56,7 @@ class CallCollector:
             kind, said = "function", {"name": call.name, "arguments": "".join(call.arguments)}
             if call.name in customs:
                 kind, said = "custom", {"name": call.name, "input": read_input(said["arguments"])}
-            out.append({"index": index, "id": call.id, "type": kind, kind: said})
+            out.append({"index": index, "id": call.id, "type": kind, kind: said, **call.extra})
         return out
 
     def __contains__(self, index: int | None) -> bool:
@@ -78,6 +73,7 @@ class CallCollector:
             call = self._calls.setdefault(delta.index or 0, _Partial())
             call.id = call.id or delta.id or ""
             function = delta.function or FunctionDelta()
+            call.extra |= {"extra_content": x} if (x := delta.extra_content) is not None else {}
             call.name = call.name or function.name or ""
             call.arguments.append(function.arguments or "")
             self._size += len(call.arguments[-1])

@@ -14,10 +14,11 @@ import msgspec
 
 from vllama.base.errors import UpstreamError, VllamaError
 from vllama.chat.bodies import decode_value
+from vllama.chat.engine.deltas import MAX_TEXT, TOO_LONG
 from vllama.chat.engine.events import ChunkChoice, Event, FunctionDelta, ToolDelta
 from vllama.chat.event_template import EventTemplate
 from vllama.chat.tally import Tally
-from vllama.chat.tool_calls import MAX_TEXT, TOO_LONG, CallCollector
+from vllama.chat.tool_calls import CallCollector
 from vllama.chat.writer import EVENT_STREAM, JSON, ReplyOptions
 
 

@@ -20,13 +20,13 @@ from tests.loops import in_uvloop
 from tests.net.relay.test_fast_path import REPLIES
 from vllama.base.errors import BadRequest, ContextOverflow, UpstreamError, VllamaError
 from vllama.chat.bodies import MAX_DIGITS, MAX_NAMES, MAX_VALUES
+from vllama.chat.engine.deltas import MAX_TEXT
 from vllama.chat.engine.events import decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.engine.traits import Traits, VectorStyle
 from vllama.chat.filters import MAX_SCANNED
 from vllama.chat.parsers.call_values import object_of
 from vllama.chat.request import Call
-from vllama.chat.tool_calls import MAX_TEXT
 from vllama.dialects.blocks import Block, BlockKind
 from vllama.dialects.ollama.embeddings import MAX_VECTOR_BYTES, decode_embeddings
 from vllama.dialects.rerank import read_scores

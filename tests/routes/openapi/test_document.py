@@ -187,7 +187,7 @@ def test_the_server_is_found_behind_a_proxy_that_adds_a_path():
 
 
 SPEAKS_FOR_ITSELF = {
-    "$defs", "allowed_tools", "anyOf", "arguments", "call_id", "choices", "citations", "client",
+    "$defs", "allowed_tools", "anyOf", "arguments", "call_id", "choices", "client",
     "collect", "content", "context_length", "created_at", "criteria", "data", "description",
     "details", "digest", "disable_parallel_tool_use", "download_bytes", "encoding_format",
     "encrypted_content", "engine", "enum", "finish_reason", "format",
@@ -199,7 +199,7 @@ SPEAKS_FOR_ITSELF = {
     "prompt", "prompt_tokens", "properties", "query", "questions", "reasoning",
     "reasoning_effort", "required", "response_format", "role", "schema", "seed", "size_bytes",
     "source", "started_at", "steer", "stop_reason", "stop_sequence", "stream", "stream_options",
-    "strict", "system", "temperature", "template", "text", "thinking", "title", "token", "tokens",
+    "strict", "system", "temperature", "template", "text", "thinking", "token", "tokens",
     "tokens_per_s", "tool_calls", "tool_choice", "tools", "top_k", "top_p", "total_tokens",
     "truncation", "type", "url", "usage", "value", "voice",
 }  # fmt: skip

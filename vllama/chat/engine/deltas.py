@@ -2,7 +2,8 @@
 
 What comes out of `Deltas` is well formed: each call has an index of its own, a name and an id that
 come once, and arguments as text, which are an object once the choice has ended; the reason for that
-end is one of OpenAI's, comes last, and is what happened. Plain events of text pass by it.
+end is one of OpenAI's, comes last, and is what happened; surrogates are whole pairs. Plain events
+of text pass by it.
 """
 
 from __future__ import annotations
@@ -10,10 +11,12 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 
 from vllama.base.errors import UpstreamError
+from vllama.chat.bodies import join_pairs
 from vllama.chat.engine.events import (
     Chunk,
     ChunkChoice,
@@ -23,9 +26,11 @@ from vllama.chat.engine.events import (
     ToolDelta,
     decode_event,
 )
-from vllama.chat.parsers.call_values import encodable, make_call_id
+from vllama.chat.parsers.call_values import encodable, make_call_id, read_input
 
 MAX_CALLS = 1000  # of one response, which is finished in one piece
+MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
+TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
 TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
 CHUNK = "chat.completion.chunk"
 _REASONS: dict[str, str | None] = {
@@ -35,17 +40,22 @@ _REASONS: dict[str, str | None] = {
 }  # fmt: skip
 """OpenAI's names for the ends that engines report; every other one is a `stop`."""
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
+_INPUT, _INPUT_PIECES = re.compile(r'\s*\{\s*"input"\s*:'), 100  # white space, if one by one
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call so far; `at` is the engine's index."""
+    """A call so far; `at` is the engine's index.
+
+    `held`: the arguments of a custom tool, which may be any text, and so are known at the end only.
+    """
 
     number: int
     at: int | None
     id: str | None
     name: str = ""
     has_arguments: bool = False
+    held: list[str] | None = None
     _is_closed: bool = False
     _depth: int = 0
     _is_quoted: bool = False
@@ -54,7 +64,23 @@ class _Call:
     @property
     def is_whole(self) -> bool:
         """True if its arguments have come, all brackets and quotes closed."""
-        return self._is_closed and not (self._depth or self._is_quoted)
+        return self._is_closed and not (self._depth or self._is_quoted) and self._is_object
+
+    @property
+    def is_cut(self) -> bool:
+        """True if its arguments have begun, and lack their end."""
+        return self.has_arguments and not self.is_whole and self._is_object
+
+    @property
+    def _is_object(self) -> bool:
+        return self.held is None or bool(_INPUT.match("".join(self.held[:_INPUT_PIECES])))
+
+    def make_rest(self, *, is_over: bool) -> str:
+        """Return the arguments that are still to be given; `is_over`: the call is not cut."""
+        if self.held is None:
+            return "{}" if is_over and not self.has_arguments else ""
+        text = join_pairs("".join(self.held))
+        return msgspec.json.encode({"input": read_input(text)}).decode() if is_over else text
 
     def add(self, text: str) -> None:
         """Follow the brackets of a piece of arguments."""
@@ -71,21 +97,23 @@ class _Call:
 
 
 class Deltas:
-    """Makes the events of one response well formed, in order.
+    """Makes the events of one response well formed, in order; `customs` are custom tools.
 
     The event that ends a choice is held until the next one, or the end, shows that nothing follows.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, customs: Collection[str] = ()) -> None:
+        self._customs, self._size = customs, 0  # of their texts
         self._calls: dict[int, list[_Call]] = {}
         self._held: Event | None = None
         self._last: Chunk | None = None
         self._has_messages = False  # in the place of deltas
+        self._halves = dict[tuple[int, str, int | None], str]()  # by choice, kind of text, call
 
     @property
     def needs_all(self) -> bool:
         """True if the next event has to pass through, even a plain one."""
-        return self._held is not None or self._last is None
+        return self._held is not None or self._last is None or bool(self._halves)
 
     def ends(self, unfinished: set[int]) -> bool:
         """Return whether the held events end all choices."""
@@ -102,8 +130,13 @@ class Deltas:
                 reason = _REASONS.get(choice.finish_reason.lower(), "stop")
                 event.changed |= reason != choice.finish_reason
                 choice.finish_reason = reason
-            if choice.delta is not None and choice.delta.tool_calls:
-                self._read_calls(event, choice.delta.tool_calls, choice.index)
+            delta = choice.delta or Delta()
+            if (called := delta.function_call) is not None and not delta.tool_calls:
+                delta.tool_calls, event.changed = [ToolDelta(index=0, function=called)], True
+            if delta.tool_calls:
+                self._read_calls(event, delta.tool_calls, choice.index)
+        if event.torn or self._halves:
+            self._join_halves(event)
         out = []
         if self._held is not None:
             over = {choice.index for choice in self._held.chunk.choices or ()}
@@ -129,7 +162,7 @@ class Deltas:
         for choice in event.chunk.choices or ():
             if choice.index in going_on:
                 choice.finish_reason, event.changed = None, True
-            elif choice.finish_reason in ("stop", "tool_calls"):
+            else:
                 self._end(event, choice)
         return [event]
 
@@ -141,6 +174,7 @@ class Deltas:
         head = {"id": last.id, "object": last.object, "created": last.created, "model": last.model}
         choices = [{"index": one, "delta": {}, "finish_reason": "stop"} for one in unfinished]
         self._held = decode_event(msgspec.json.encode({**head, "choices": choices}))
+        self._join_halves(self._held)
         return self.release()
 
     def _read_message(self, event: Event, choice: ChunkChoice, *, has_begun: bool) -> None:
@@ -151,6 +185,24 @@ class Deltas:
             event.chunk.object = CHUNK
         choice.message, event.changed = None, True
 
+    def _join_halves(self, event: Event) -> None:
+        """Join halves of surrogate pairs that come apart; U+FFFD is what remains alone."""
+        event.changed = True
+        for choice in event.chunk.choices or ():
+            delta, is_over, speaks = choice.delta, choice.finish_reason is not None, choice.speaks
+            texts: list[tuple[Any, str, int | None]] = [(choice, "text", None)]
+            if delta is not None:
+                delta.reasoning, delta.reasoning_content = delta.thinking or None, None
+                texts = [(delta, name, None) for name in ("reasoning", "content", "refusal")]
+                texts += [(x.function, "arguments", x.index) for x in delta.tool_calls or ()]
+            for holder, name, call in texts:
+                key, given = (choice.index, name, call), getattr(holder, name) or ""
+                text, goes_on = self._halves.pop(key, "") + given, given or call is not None
+                if "\ud800" <= text[-1:] < "\udc00" and not is_over and (goes_on or not speaks):
+                    self._halves[key], text = text[-1], text[:-1]
+                if text or given:
+                    setattr(holder, name, join_pairs(text))
+
     def _read_calls(self, event: Event, pieces: Sequence[ToolDelta], index: int) -> None:
         calls, touched = self._calls.setdefault(index, []), set[_Call]()
         for piece in pieces:
@@ -159,35 +211,44 @@ class Deltas:
             text = function.arguments or ""
             if not isinstance(text, str):
                 text = msgspec.json.encode(text).decode() if encodable(text) else ""
-            call = _find_call(piece, function.name, "" if text == "null" else text, calls, touched)
+            text = "" if text in ("null", "{}") else text  # as some begin; `{}` comes at the end
+            call = _find_call(piece, function.name, text, calls, touched)
             touched.add(call)
             piece.index = call.number
             if call.name or not function.name:
                 piece.id = piece.type = function.name = None
             else:
                 call.name = function.name
+                call.held = [] if call.name in self._customs else None
                 piece.id, piece.type = call.id or make_call_id(), "function"
             # nothing can follow an object; some engines give it with every piece
-            function.arguments = text = "" if call.is_whole or text == "null" else text
+            function.arguments = text = "" if call.is_whole else text
             call.add(text)
+            if call.held is not None:
+                call.held.append(text)
+                self._size += len(text)
+                function.arguments = ""
+            if self._size > MAX_TEXT:
+                raise UpstreamError(TOO_LONG)
             after = (piece.index, piece.id, piece.type, function.name, function.arguments)
             event.changed |= before != after
 
     def _end(self, event: Event, choice: ChunkChoice) -> None:
-        """Correct the reason of an end, and give arguments to calls that have none."""
+        """Correct the reason of an end, and give the arguments that calls lack."""
         calls = [call for call in self._calls.get(choice.index, ()) if call.name]
-        reason = "tool_calls" if calls else "stop"
-        if any(call.has_arguments and not call.is_whole for call in calls):
-            reason = "length"  # cut in the middle, whatever the engine says
+        reason = choice.finish_reason
+        if reason in ("stop", "tool_calls"):
+            reason = "tool_calls" if calls else "stop"
+            if any(call.is_cut for call in calls):
+                reason = "length"  # in the middle, whatever the engine says
         if choice.finish_reason != reason:
             choice.finish_reason, event.changed = reason, True
-        for call in calls if reason == "tool_calls" else ():
-            if not call.has_arguments:
-                call.add("{}")
+        for call in calls:
+            if rest := call.make_rest(is_over=reason == "tool_calls"):
                 event.changed = True
                 delta = choice.delta = choice.delta or Delta()
-                empty = ToolDelta(index=call.number, function=FunctionDelta(arguments="{}"))
-                delta.tool_calls = [*(delta.tool_calls or ()), empty]
+                last = ToolDelta(index=call.number, function=FunctionDelta(arguments=rest))
+                delta.tool_calls = [*(delta.tool_calls or ()), last]
 
 
 def _find_call(

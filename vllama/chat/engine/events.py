@@ -37,6 +37,7 @@ class ToolDelta(msgspec.Struct, gc=False, omit_defaults=True):
     type: Any = None
     function: FunctionDelta | None = None
     custom: Any = None  # of a call to a client that gave a custom tool
+    extra_content: Any = None  # Gemini wants its signature back
 
 
 class Delta(msgspec.Struct, gc=False):
@@ -48,6 +49,7 @@ class Delta(msgspec.Struct, gc=False):
     reasoning_content: str | None = None
     refusal: str | None = None
     tool_calls: list[ToolDelta] | None = None
+    function_call: FunctionDelta | None = None  # the older form of the only call
 
     @property
     def thinking(self) -> str:
@@ -117,17 +119,17 @@ class Event:
     `payload` is its JSON as the engine sent it; a writer may pass it on while no filter has
     `changed` the `chunk`. `text` is that of a plain event, which adds text to its only choice and
     says nothing else, as it came; None for any other. A `silent` event has nothing for the client:
-    what it said is held back.
+    what it said is held back. Texts of a `torn` event have halves of surrogate pairs.
     """
 
-    __slots__ = ("changed", "chunk", "payload", "silent", "text")
+    __slots__ = ("changed", "chunk", "payload", "silent", "text", "torn")
 
-    def __init__(self, payload: bytes, chunk: Chunk) -> None:
+    def __init__(self, payload: bytes, chunk: Chunk, *, torn: bool = False) -> None:
         self.payload = payload
         self.chunk = chunk
-        self.changed = False
+        self.changed = self.torn = torn
         self.silent = False
-        self.text = plain_text(chunk)
+        self.text = None if torn else plain_text(chunk)
 
 
 _decode = msgspec.json.Decoder(Chunk).decode
@@ -139,7 +141,7 @@ _decode_any = msgspec.json.Decoder(float_hook=float).decode  # 1e999 is no error
 
 def decode_event(payload: bytes) -> Event:
     """Decode one event. Raises UpstreamError for one that is broken, or the error it reports."""
-    is_large = len(payload) > MAX_NAMES
+    is_large, torn = len(payload) > MAX_NAMES, False
     if is_large and has_too_many_values(payload):
         raise UpstreamError("cannot use the engine's answer: an event has too many values")
     try:
@@ -147,10 +149,10 @@ def decode_event(payload: bytes) -> Event:
     except msgspec.ValidationError:
         payload, chunk = _decode_odd(payload)
     except (ValueError, RecursionError):
-        payload, chunk = _decode_odd(payload, repair=True)
+        payload, chunk = _decode_odd(payload, torn := True)
     if chunk.choices is None or chunk.error:
         check_error(chunk, payload)
-    event = Event(payload, chunk)
+    event = Event(payload, chunk, torn=torn)
     for error in () if event.text else [x.error for x in chunk.choices or () if x.error]:
         check_error(Chunk(error=error), msgspec.json.encode({"error": error}))
     # 5.0 is 5 to Python
@@ -159,28 +161,28 @@ def decode_event(payload: bytes) -> Event:
     return event
 
 
-def _decode_odd(payload: bytes, *, repair: bool = False) -> tuple[bytes, Chunk]:
+def _decode_odd(payload: bytes, torn: bool = False) -> tuple[bytes, Chunk]:
     """Decode an event with fields of other types; what cannot be read of it is left out.
 
-    `repair`: halves of surrogate pairs, of a character that was cut, become U+FFFD.
+    `torn`: it may have halves of surrogate pairs, which become U+FFFD but for those in its texts.
     """
     try:
-        if repair:
-            payload = write_well_formed(json.loads(payload)).encode()
-        value = _decode_any(payload)
+        value = _repair(json.loads(payload)) if torn else _decode_any(payload)
         if not isinstance(value, dict):
             warn_left_out("an event that is no object")
             value = {}
-        payload = msgspec.json.encode(_mend(value, Chunk))
-        return payload, _decode(payload)
+        value = _mend(value, Chunk)
+        payload = write_well_formed(value).encode() if torn else msgspec.json.encode(value)
+        return msgspec.json.encode(_decode_any(payload)), msgspec.convert(value, Chunk)
     except (ValueError, OverflowError, RecursionError):
         raise UpstreamError(BROKEN_EVENT) from None
 
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
     "choices": ChunkChoice, "delta": Delta, "message": Delta, "tool_calls": ToolDelta,
-    "function": FunctionDelta, "timings": Timings,
+    "function": FunctionDelta, "function_call": FunctionDelta, "timings": Timings,
 }  # fmt: skip
+_TORN = ("content", "reasoning", "reasoning_content", "refusal", "text", "arguments")
 _WORDS = ("text", "content", "thinking", "reasoning", "refusal", "summary")
 
 
@@ -196,6 +198,8 @@ def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
         value["reasoning"] = value.get("reasoning") or thoughts or None
     for field in msgspec.structs.fields(kind):
         name, given = field.name, value.get(field.name)
+        if name in ("choices", "tool_calls") and isinstance(given, dict):  # the only one
+            given = [given]
         inner = _PARTS.get(name)
         if inner and isinstance(given, list):
             given = [_mend(one, inner) for one in given if isinstance(one, dict)]
@@ -212,6 +216,16 @@ def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
         if name in value:
             value[name] = given if inner else read
     return value
+
+
+def _repair(value: Any, name: str = "") -> Any:
+    """Return a value in which only texts have halves of surrogate pairs."""
+    if isinstance(value, dict) and name != "arguments":
+        return {key: _repair(inner, key) for key, inner in value.items()}
+    if isinstance(value, list):
+        return [_repair(inner, name) for inner in value]
+    is_text = isinstance(value, str) and name in _TORN
+    return value if is_text else json.loads(write_well_formed(value))
 
 
 def _read_text(value: object) -> str | None:

@@ -102,6 +102,7 @@ def _read(body: bytes) -> tuple[str, str, str, str | None]:
         value = decode_value(body)
     except (ValueError, RecursionError):
         return "", _plain(body), "", None
+    value = value[0] if isinstance(value, list) and value else value  # Gemini's is a list
     if not isinstance(value, dict):
         return "", value if isinstance(value, str) else "", "", None
     error = value.get("error", value)

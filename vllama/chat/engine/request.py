@@ -168,7 +168,7 @@ def write_messages(messages: Sequence[Message], traits: Traits, model: str) -> l
             "role": map_role(message.role, traits),
             "content": _content(message, traits, model),
         }
-        if message.thinking and traits.reasoning_field and message.role == "assistant":
+        if message.thinking is not None and traits.reasoning_field and message.role == "assistant":
             item[traits.reasoning_field] = message.thinking
         if message.tool_calls:
             ids = [call.id or f"call_{number}_{n}" for n, call in enumerate(message.tool_calls)]

@@ -130,6 +130,10 @@ def make_function(tool: dict[str, Any], where: str, passed_over: list[str]) -> d
 
     Its grammar is told to the model, and not enforced, so that its place is `passed_over`.
     """
+    if tool.get("name") and "function" not in tool and tool.get("type") in (None, "function"):
+        known = ("name", "description", "parameters")  # the form of other APIs
+        said = {"parameters": tool.get("input_schema")} | {x: tool[x] for x in known if x in tool}
+        return {"type": "function", "function": {x: y for x, y in said.items() if y is not None}}
     custom = tool.get("custom", tool)
     if tool.get("type") != "custom" or not isinstance(custom, Mapping):
         return tool

@@ -173,6 +173,12 @@ def object_of(value: object) -> dict[str, object] | None:
     return value if isinstance(value, dict) and encodable(value) else None
 
 
+def read_input(arguments: str) -> str:
+    """Return the text of a custom tool's call, which the model made as one of a function."""
+    said = (object_of(arguments) or {}).get("input")
+    return said if isinstance(said, str) else arguments  # it is plain, or was cut
+
+
 def encodable(value: object) -> bool:
     """Tell whether a value can be written as JSON again."""
     try:

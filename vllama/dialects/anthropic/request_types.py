@@ -12,18 +12,6 @@ from vllama.chat.request import MAX_MESSAGES, MAX_TOOLS
 from vllama.dialects.ollama.request_types import AT_MOST, Int, Model, TextFields
 
 
-class Citation(Struct):
-    """The source of a text."""
-
-    type: str | None = None
-    url: str | None = None
-    title: str | None = None
-    encrypted_index: Annotated[
-        str | None, says("a position that only the search's server reads")
-    ] = None
-    cited_text: Annotated[str | None, says("the cited words")] = None
-
-
 class ImageSource(Struct):
     """A picture."""
 
@@ -40,11 +28,10 @@ class ContentBlock(Struct):
         str | None, says("`text`, `image`, `tool_use`, `tool_result` or `thinking`")
     ] = None
     text: str | None = None
-    citations: list[Citation | None] | None = None
     source: ImageSource | str | None = None
     id: str | None = None
     name: str | None = None
-    input: Annotated[dict[str, Any] | None, says("the arguments")] = None
+    input: Annotated[Any, says("the arguments", type="object")] = None
     tool_use_id: Annotated[str | None, says("the call with this result")] = None
     content: Annotated[Any, says("the result of a tool: a text, or blocks")] = None
     is_error: Annotated[bool | None, says("whether the tool failed")] = None
@@ -55,7 +42,7 @@ class ContentBlock(Struct):
 class AnthropicMessage(Struct):
     """A turn of the conversation."""
 
-    content: Annotated[str | list[ContentBlock | None], says("a text, or blocks")]
+    content: Annotated[str | list[ContentBlock | None] | None, says("a text, or blocks")] = None
     role: Annotated[str | None, says("`user` or `assistant`")] = None
 
 

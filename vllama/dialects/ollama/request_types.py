@@ -94,8 +94,8 @@ class ToolProperty(msgspec.Struct):
     description: str | None = None
     enum: list[Any] | None = None
     required: list[str | None] | None = None
-    any_of: list[ToolProperty | None] | None = msgspec.field(name="anyOf", default=None)
-    properties: dict[str, ToolProperty | None] | None = None
+    any_of: list[ToolProperty | bool | None] | None = msgspec.field(name="anyOf", default=None)
+    properties: dict[str, ToolProperty | bool | None] | None = None
 
 
 class ToolParameters(msgspec.Struct):
@@ -104,7 +104,7 @@ class ToolParameters(msgspec.Struct):
     type: str | None = None
     items: Any = None
     required: list[str | None] | None = None
-    properties: dict[str, ToolProperty | None] | None = None
+    properties: dict[str, ToolProperty | bool | None] | None = None
     definitions: Any = msgspec.field(name="$defs", default=None)
 
 

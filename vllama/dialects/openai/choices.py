@@ -34,7 +34,7 @@ class Totals:
     def __init__(self) -> None:
         self.identity: tuple[str | None, int | None] | None = None
         self.prompt_tokens = 0
-        self.completion_tokens = 0
+        self.completion_tokens = self.reasoning_tokens = 0
         self.cached_tokens: int | None = None
 
     def add(self, usage: Usage, *, prompt: bool) -> dict[str, Any]:
@@ -48,8 +48,11 @@ class Totals:
             "completion_tokens": self.completion_tokens,
             "total_tokens": self.prompt_tokens + self.completion_tokens,
         }
+        self.reasoning_tokens += usage.reasoning_tokens or 0
         if self.cached_tokens is not None:
             total["prompt_tokens_details"] = {"cached_tokens": self.cached_tokens}
+        if self.reasoning_tokens:
+            total["completion_tokens_details"] = {"reasoning_tokens": self.reasoning_tokens}
         return total
 
 

@@ -153,6 +153,12 @@ def _tool_choice(rest: dict[str, Any]) -> object:
 def _name_functions(choice: object) -> object:
     """Return a choice with functions in the place of custom tools."""
     match choice:
+        case "any" | {"type": "any" | "required"}:
+            return "required"
+        case {"type": "auto" | "none" as mode}:
+            return mode
+        case {"type": "tool" | "function" | "custom", "name": str(name)}:
+            return {"type": "function", "function": {"name": name}}
         case {"type": "custom", "custom": {"name": name}}:
             return {"type": "function", "function": {"name": name}}
         case {"allowed_tools": {"tools": list(tools), **rest}}:
@@ -214,6 +220,8 @@ def _message(
     role, content = (item.get("role") or "").lower(), item.get("content")
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
+    if role == "tool" and not isinstance(content, str | list | None):
+        content = encode_json(content).decode()
     where, is_asked = f"messages[{number}]", role in ("user", "system", "developer", "")
     parts: tuple[dict[str, Any], ...] = ()
     thoughts = [item.get("reasoning"), item.get("reasoning_content")]
@@ -237,9 +245,9 @@ def _message(
         content=text,
         parts=parts,
         has_content=content is not None,
-        thinking=next((said for said in thoughts if isinstance(said, str) and said), None),
+        thinking=max((said for said in thoughts if isinstance(said, str)), key=len, default=None),
         tool_calls=_tool_calls(where, calls, passed_over),
-        tool_call_id=item.get("tool_call_id") or None,
+        tool_call_id=str(item.get("tool_call_id") or "") or None,
         tool_name=item.get("name") or None,
         extra=extra,
     )
@@ -263,7 +271,7 @@ def _take_thoughts(
             left.append(part)
         else:
             passed_over.append(f"{where}.content[{number}] {kind}"[:80])
-    thoughts.append("".join(map(str, said)))
+    thoughts += ["".join(map(str, said))] if said else []
     return left
 
 

@@ -92,7 +92,7 @@ class OpenAIMessage(Struct):
     reasoning: Annotated[Any, says("earlier thinking", **TEXT)] = None
     tool_calls: list[OpenAICall | None] | None = None
     name: str | None = None
-    tool_call_id: Annotated[str | None, says("the call with this result")] = None
+    tool_call_id: Annotated[str | int | None, says("the call with this result")] = None
 
 
 class JsonSchema(Struct):

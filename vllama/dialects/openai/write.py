@@ -21,7 +21,7 @@ from vllama.chat.event_template import EventTemplate
 from vllama.chat.framing import DONE, frame_event
 from vllama.chat.inspect import WholeReader
 from vllama.chat.logprobs import pack, tidy
-from vllama.chat.tally import Tally, find_cached_tokens
+from vllama.chat.tally import Tally
 from vllama.chat.tool_calls import CallCollector
 from vllama.chat.writer import EVENT_STREAM, JSON, ReplyOptions
 from vllama.dialects.errors import make_openai_error
@@ -55,12 +55,7 @@ class StreamWriter:
             if not (self._options.include_usage and part is None and known.prompt_tokens):
                 return b""  # the end tells it, also of a prompt that is still to be counted
             self._usage_sent = True
-            uncached = find_cached_tokens(told) is None and known.cached_tokens is not None
-            if (
-                event.changed
-                or uncached
-                or told.get("completion_tokens") != known.completion_tokens
-            ):
+            if event.changed or told != tally.usage_object:
                 # older versions of llama-server tell what was cached in their timings only
                 chunk.usage, event.changed = tally.usage_object, True
         if chunk.choices and chunk.usage is not None:
@@ -201,6 +196,7 @@ def _put(choice: ChunkChoice, sent: dict[str, Any]) -> dict[str, Any]:
         out["reasoning"] = delta.reasoning
     if delta.refusal is not None:
         out["refusal"] = delta.refusal
+    out.pop("function_call", None)
     if delta.tool_calls is not None:
         out["tool_calls"] = delta.tool_calls
     else:

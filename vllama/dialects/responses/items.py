@@ -17,12 +17,18 @@ from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.anthropic.messages import join_blocks
 from vllama.dialects.responses.answer_types import InputItems
 
-REFERENCE = "item_reference"
+REFERENCE, TOOLS = "item_reference", "additional_tools"
 
 
 def kind_of(item: Mapping[str, Any]) -> str:
     """Return the type of an item; a role alone makes it a message, an id alone a reference."""
     return item.get("type") or ("message" if item.get("role") else REFERENCE)
+
+
+def find_tools(value: object) -> list[Any]:
+    """Return the tools that Codex gives in items of the input."""
+    items = value if isinstance(value, list) else []
+    return [one for item in items if kind_of(item) == TOOLS for one in item.get("tools") or ()]
 
 
 def input_messages(value: object, before: int = 0) -> tuple[list[dict[str, Any]], list[str]]:
@@ -69,7 +75,7 @@ class _Items:
             self._message(item)
         elif kind == "function_call":
             self.add_media()
-            self._call(item, item.get("arguments") or "")
+            self._call(item, item.get("arguments"))
         elif kind == "reasoning":
             self._reasoning += _reasoning(item)
         elif kind.endswith("_output") and (has_id or kind == "function_call_output"):
@@ -78,7 +84,7 @@ class _Items:
             self.add_media()
             given = {name: x for name, x in item.items() if name not in _OF_ITEMS}
             self._call({"name": kind.removesuffix("_call"), **item}, encode_json(given).decode())
-        else:
+        elif kind != TOOLS:
             self.passed_over.append(kind[:80])
 
     def _message(self, item: Mapping[str, Any]) -> None:
@@ -90,10 +96,10 @@ class _Items:
         text = "".join(part.get("text", "") for part in parts)
         self._assistant({"role": role, "content": text})
 
-    def _call(self, item: Mapping[str, Any], arguments: str) -> None:
-        name, space = item.get("name") or "", item.get("namespace")
+    def _call(self, item: Mapping[str, Any], arguments: object) -> None:
+        name, space = str(item.get("name") or ""), item.get("namespace")
         call = {
-            "id": item.get("call_id") or "",
+            "id": str(item.get("call_id") or ""),
             "type": "function",
             "function": {
                 "name": f"{space}.{name}" if isinstance(space, str) and space else name,
@@ -117,7 +123,7 @@ class _Items:
             output = encode_json(output).decode()
         parts = _parts(output, self.passed_over)
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-        identity = item.get("call_id") or ""
+        identity = str(item.get("call_id") or "")
         self.messages.append({"role": "tool", "tool_call_id": identity, "content": text})
         self._media += [part for part in parts if part["type"] != "text"]
 
@@ -131,8 +137,9 @@ class _Items:
             self._media = []
 
 
-def _arguments(text: str) -> str:
+def _arguments(given: object) -> str:
     """Return arguments that are an object: a model's mistake must not end its conversation."""
+    text = given if isinstance(given, str) else encode_json({} if given is None else given).decode()
     try:
         value = decode_json(text.encode(errors="replace")) if text.strip() else {}
     except BadRequest:

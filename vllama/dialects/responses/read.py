@@ -8,18 +8,18 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json, find_error
-from vllama.chat.engine.request_fields import STANDARD, find_customs, make_function
+from vllama.chat.engine.request_fields import STANDARD, make_function
 from vllama.dialects.anthropic.read import put_tools
 from vllama.dialects.ollama.request_types import ToolParameters
 from vllama.dialects.openai.extras import Extras, add_effort, take_extras
 from vllama.dialects.openai.read import parse_openai
-from vllama.dialects.responses.items import input_messages
+from vllama.dialects.responses.items import find_tools, input_messages
 from vllama.dialects.responses.request_types import ResponsesBody
 
 SEPARATOR = "."
@@ -90,6 +90,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     previous = data.get("previous_response_id") or None
     ignored += [name for name in ("background", "conversation") if data.get(name)]
     chat |= {name: data[name] for name in _NUMBERS if name in data}
+    data["tools"] = [*data.get("tools", []), *find_tools(data.get("input"))]
     limit = data.get("max_output_tokens")
     if limit is not None:
         chat["max_tokens"] = limit
@@ -97,7 +98,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     reasoning = data.get("reasoning", {})
     if reasoning.get("effort") is not None:
         chat["reasoning_effort"] = reasoning["effort"]
-    names = _tools(data, chat, ignored)
+    names, customs = _tools(data, chat, ignored)
     echo = {
         "instructions": instructions,
         "max_output_tokens": limit,
@@ -134,7 +135,7 @@ def parse_responses(body: bytes) -> ResponsesRequest:
         echo=echo,
         truncate=echo["truncation"] == "auto",
         names=names,
-        customs=find_customs(data.get("tools", [])),
+        customs=customs,
         ignored=tuple(dict.fromkeys(ignored)),
         passed_over=tuple(passed_over),
         extras=extras,
@@ -191,41 +192,52 @@ def _format(text: Mapping[str, Any], chat: dict[str, Any]) -> dict[str, Any]:
 
 def _tools(
     data: Mapping[str, Any], chat: dict[str, Any], ignored: list[str]
-) -> dict[str, tuple[str, str]]:
-    """Put tools and choice; those without a name or of OpenAI's servers are noted in `ignored`."""
+) -> tuple[dict[str, tuple[str, str]], frozenset[str]]:
+    """Put tools and choice; return the names in namespaces, and custom tools.
+
+    Tools without a name or of OpenAI's servers are noted in `ignored`.
+    """
     tools: list[dict[str, Any]] = []
     names: dict[str, tuple[str, str]] = {}
-    for number, tool in enumerate(data.get("tools", [])):
-        where, fields = f"tools[{number}]", tool or {}
-        match fields.get("type") or "":
-            case "function" if fields.get("name"):
-                tools.append(_function(fields, ""))
-            case "custom" if fields.get("name"):
-                tools.append(make_function(fields, where, ignored))
-            case "namespace" if space := fields.get("name"):
-                for place, member in enumerate(fields.get("tools") or []):
-                    if not (member and member.get("type") == "function" and member.get("name")):
-                        ignored.append(f"{where}.tools[{place}]")
-                        continue
-                    function = _function(member, space + SEPARATOR)
-                    tools.append(function)
-                    names[function["function"]["name"]] = (space, member["name"])
-            case other:
-                ignored.append(f"{where} {other[:60]}".strip())
+    customs = set[str]()
+    for where, space, fields in _flatten(data.get("tools")):
+        kind, own = fields.get("type") or "", fields.get("name") or ""
+        name = f"{space}{SEPARATOR}{own}" if space else own
+        if own and kind == "function":
+            tools.append(_function({**fields, "name": name}))
+        elif own and kind == "custom":
+            tools.append(make_function({**fields, "name": name}, where, ignored))
+            customs.add(name)
+        else:
+            ignored.append(f"{where} {kind[:60]}".strip())
+        if space and own:
+            names[name] = (space, own)
     choice, name, allowed = _choice(data.get("tool_choice"))
     if allowed is not None:
         tools = [tool for tool in tools if tool["function"]["name"] in allowed]
     parallel = data.get("parallel_tool_calls")
     put_tools(chat, tools, choice, name, parallel if parallel is False else None)
-    return names
+    return names, frozenset(customs)
 
 
-def _function(tool: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+def _flatten(
+    tools: Sequence[Mapping[str, Any] | None] | None, where: str = "tools", space: str = ""
+) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
+    """Yield the place, the namespace and the fields of each tool."""
+    for number, tool in enumerate(tools or ()):
+        place, fields = f"{where}[{number}]", tool or {}
+        if fields.get("type") == "namespace" and fields.get("name") and not space:
+            yield from _flatten(fields.get("tools"), f"{place}.tools", fields["name"])
+        else:
+            yield place, space, fields
+
+
+def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's older form. Raises BadRequest."""
     parameters = tool.get("parameters")
     if problem := find_error(parameters, ToolParameters | None):
         raise BadRequest(f"wrong parameters of the tool '{tool['name'][:80]}': {problem}")
-    function = {"name": prefix + tool["name"], "parameters": parameters or {"type": "object"}}
+    function = {"name": tool["name"], "parameters": parameters or {"type": "object"}}
     if tool.get("description") is not None:
         function["description"] = tool["description"]
     return {"type": "function", "function": function}

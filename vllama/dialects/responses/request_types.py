@@ -83,41 +83,6 @@ class InputMessage(Struct):
     content: str | list[InputPart] | None = None
 
 
-class FunctionCall(Struct):
-    """The call of a function."""
-
-    id: str | None = None
-    call_id: str | None = None
-    name: str | None = None
-    arguments: str | None = None
-
-
-class FunctionOutput(Struct):
-    """Result of a function."""
-
-    call_id: str | None = None
-    output: str | list[InputPart] | None = None
-
-
-class ReasoningItem(Struct):
-    """Thinking of the model."""
-
-    id: str | None = None
-    summary: list[InputText | None] | None = None
-    encrypted_content: str | None = None
-
-
-class InputItem(_Typed):
-    """An item of the input."""
-
-    kinds: ClassVar[Mapping[str, Any]] = {
-        "message": InputMessage,
-        "function_call": FunctionCall,
-        "function_call_output": FunctionOutput,
-        "reasoning": ReasoningItem,
-    }
-
-
 class ResponsesTool(Struct):
     """A tool, or a namespace of tools."""
 
@@ -127,6 +92,15 @@ class ResponsesTool(Struct):
     strict: bool | None = None
     parameters: Annotated[dict[str, Any] | None, says("a JSON schema of the arguments")] = None
     tools: list[ResponsesTool | None] | None = None
+
+
+class InputItem(_Typed):
+    """An item of the input; what was said or called earlier is taken as it is."""
+
+    kinds: ClassVar[Mapping[str, Any]] = {
+        "message": InputMessage,
+        "additional_tools": ResponsesTool,  # has `tools`
+    }
 
 
 class TextFormat(Struct):

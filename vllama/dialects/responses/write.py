@@ -11,14 +11,14 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 
 from vllama.base.errors import ContextOverflow, VllamaError
+from vllama.chat.parsers.call_values import read_input
 from vllama.chat.tally import Tally
-from vllama.chat.tool_calls import read_input
 from vllama.chat.writer import ReplyOptions
 from vllama.dialects.blocks import Block, BlockKind, BlockWriter
 from vllama.dialects.errors import make_openai_error
@@ -48,17 +48,16 @@ class ResponsesWriter(BlockWriter):
         created_ns: int,
         echo: Mapping[str, Any],
         names: Mapping[str, tuple[str, str]],
-        customs: Collection[str] = (),
         keep: Callable[[dict[str, Any]], None] | None = None,
     ) -> None:
-        """`echo`, `names` and `customs` are those of the request.
+        """`echo` and `names` are those of the request.
 
         `keep` is given the response when it is whole, before the client has its end.
         """
         super().__init__(options, seed=seed)
         self._created_s = created_ns // 1_000_000_000
         self._echo = echo
-        self._names, self._customs = names, customs
+        self._names, self._customs = names, options.customs
         self._keep = keep
         self._number = 0
         self._head = self._tail = b""  # of the open item's deltas, around number and text
@@ -203,7 +202,7 @@ class ResponsesWriter(BlockWriter):
                 if space:
                     item["namespace"] = space
                 item["name"] = name
-                if name in self._customs:
+                if block.name in self._customs:
                     item |= {"type": _CUSTOM, "input": read_input(text) if begun else ""}
                 else:
                     item["arguments"] = text if begun else ""
@@ -233,20 +232,12 @@ def _write_part(kind: BlockKind, text: str) -> dict[str, Any]:
     return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}
 
 
-def _detail(usage: Mapping[str, Any], group: str, name: str) -> int:
-    details = usage.get(group)
-    value = details.get(name) if isinstance(details, Mapping) else None
-    return value if isinstance(value, int) else 0
-
-
 def _usage(tally: Tally) -> dict[str, Any]:
-    given = tally.usage_object
-    cached = tally.usage.cached_tokens or 0
-    thought = _detail(given, "completion_tokens_details", "reasoning_tokens")
+    usage = tally.usage
     return {
-        "input_tokens": given["prompt_tokens"],
-        "input_tokens_details": {"cached_tokens": cached},
-        "output_tokens": given["completion_tokens"],
-        "output_tokens_details": {"reasoning_tokens": thought},
-        "total_tokens": given["total_tokens"],
+        "input_tokens": usage.prompt_tokens,
+        "input_tokens_details": {"cached_tokens": usage.cached_tokens or 0},
+        "output_tokens": usage.completion_tokens,
+        "output_tokens_details": {"reasoning_tokens": usage.reasoning_tokens or 0},
+        "total_tokens": usage.prompt_tokens + usage.completion_tokens,
     }

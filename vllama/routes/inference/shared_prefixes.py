@@ -31,7 +31,7 @@ from vllama.chat.engine.events import Timings
 from vllama.chat.engine.traits import Slot, SlotRoutes
 from vllama.chat.reply import Reply
 from vllama.chat.request import Call, guess_tokens
-from vllama.chat.tally import find_cached_tokens
+from vllama.chat.tally import CACHED, find_detail
 from vllama.net.http.departure import unless_gone
 from vllama.net.upstream.pool import Upstream
 from vllama.routes.recording.running import RunningRequest
@@ -250,7 +250,7 @@ def _read_counts(body: bytes) -> Timings | None:
     except msgspec.MsgspecError:
         return None
     if whole.timings.cache_n is None:
-        whole.timings.cache_n = find_cached_tokens(whole.usage)
+        whole.timings.cache_n = find_detail(whole.usage, *CACHED)
     return whole.timings if whole.timings.cache_n is not None else None
 
 

@@ -9,6 +9,8 @@ import secrets
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
 from vllama.dialects.openai.read import read_chat
@@ -58,6 +60,7 @@ async def responses(gateway: Gateway, request: Request) -> None:
     chat = read_chat(
         asked.chat, asked.extras, truncate=truncate, assumed={"temperature": 1.0}, may_be_empty=True
     )
+    chat = replace(chat, customs=asked.customs)
     entry = await find_v1_model(gateway, asked.model)
     make = partial(
         ResponsesWriter,
@@ -65,7 +68,6 @@ async def responses(gateway: Gateway, request: Request) -> None:
         created_ns=request.started_ns,
         echo=asked.echo,
         names=asked.names,
-        customs=asked.customs,
         keep=None if asked.store is False else keep,
     )
     checked = check_request(entry, chat, "chat")
