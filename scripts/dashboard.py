@@ -282,6 +282,32 @@ ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
         ),
     ),
+    (
+        "Nodes of a cluster",
+        (
+            Panel("Nodes that respond", ((f"vllama_node_up{{{HERE}}}", "{{node}}"),), width=6),
+            Panel(
+                "Requests by node",
+                (
+                    (f"vllama_node_requests_running{{{HERE}}}", "{{node}} running"),
+                    (f"vllama_node_requests_waiting{{{HERE}}}", "{{node}} waiting"),
+                ),
+                width=6,
+            ),
+            Panel(
+                "Free memory by node",
+                ((f"vllama_node_memory_free_bytes{{{HERE}}}", "{{node}} {{pool}}"),),
+                "bytes",
+                width=6,
+            ),
+            Panel(
+                "Errors by node",
+                ((rate("vllama_node_errors_total", HERE), "{{node}}"),),
+                "reqps",
+                width=6,
+            ),
+        ),
+    ),
 )
 
 

@@ -175,7 +175,10 @@ def make_work(server) -> None:
 @pytest.mark.slow
 def test_a_real_prometheus_scrapes_and_every_panel_has_data(tmp_path):
     need("prometheus")
-    with Server(tmp_path / "home") as server:
+    with (
+        Server(tmp_path / "node") as node,
+        Server(tmp_path / "home", "--node", f"http://127.0.0.1:{node.port}") as server,
+    ):
         make_work(server)
         text = server.request("GET", "/metrics")[2]
         own = [line for line in text.splitlines() if b"fake" not in line and b"vllm:" not in line]

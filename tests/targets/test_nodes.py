@@ -23,6 +23,7 @@ import pytest
 from tests.cable import Cable
 from tests.loops import in_loop
 from tests.ports import free_port
+from tests.routes.test_metrics import Scrape
 from tests.server.test_tls import Pair, TlsServer
 from tests.server_process import FAKE, LIMIT_S, Server
 from vllama.base.errors import BadRequest, ConfigError
@@ -362,6 +363,12 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     }
     assert cluster.head.get("/v1/models/two")["id"] == "two"
     assert cluster.head.request("GET", "/v1/models/three")[0] == 404
+    scrape = Scrape(cluster.head)
+    for node in where.values():
+        assert scrape.sum("vllama_node_up", node=node) == 1
+        assert scrape.sum("vllama_node_models_loaded", node=node) == 1
+        assert scrape.sum("vllama_node_memory_free_bytes", node=node, pool="ram") > 0
+    assert scrape.sum("vllama_node_errors_total") == 0
     usage = cluster.head.get("/api/usage")["usage"]
     assert {row["model"]: row["generated_tokens"] for row in usage} == {
         "one:latest": 16, "two:latest": 8,
@@ -377,6 +384,7 @@ def test_a_node_wants_the_key_and_gives_it_no_more_than_it_needs(cluster) -> Non
     for path in ("/api/tags", "/api/events", "/api/ps", "/v1/models"):
         assert node.request("GET", path)[0] == 401
     assert node.request("GET", "/api/tags", headers=KEY)[0] == 200
+    assert node.request("GET", "/metrics", headers=KEY)[0] == 200
     for path in ("/api/config", "/api/keys"):
         patch = node.request("PATCH" if "config" in path else "POST", path, {}, KEY)
         assert patch[0] == 403

@@ -113,8 +113,10 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
                 stored = await _send(gateway, node, request, running, model, body, may_refuse)
         except VllamaError as error:
-            if isinstance(error, EngineError) and not isinstance(error, NodeRefuses):
-                nodes.breakers.note_failure(name)
+            if isinstance(error, EngineError):
+                gateway.metrics.node_errors.add((name,))
+                if not isinstance(error, NodeRefuses):
+                    nodes.breakers.note_failure(name)
             if request.status:
                 fail_stream(request, route.dialect, error)
                 return True

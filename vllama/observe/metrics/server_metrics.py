@@ -178,6 +178,9 @@ class Metrics:
             "token, so that the next link was tried.",
             ("model", "link", "reason"),
         )
+        self.node_errors = Counter(
+            "vllama_node_errors", "Requests that a node failed, or could not be sent.", ("node",)
+        )
         self.slot_cache_written = Counter(
             "vllama_slot_cache_written_bytes", "Bytes of conversations that were saved to disk."
         )

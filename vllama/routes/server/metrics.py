@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from vllama.net.http.request import Request
     from vllama.routes.context import Gateway
     from vllama.scheduler.scheduler import Scheduler
+    from vllama.targets.nodes.node import Node
 
 MEMORY_MAX_AGE_S = 5.0
 MEMORY_LIMIT_S = 1.0
@@ -43,6 +44,9 @@ async def get_metrics(gateway: Gateway, request: Request) -> None:
     )
     state = read_state(scheduler, gateway.renderer, fetched)
     state.usage_recording.add((), not gateway.meter.recorder.failure)
+    for node in gateway.nodes.nodes.values() if gateway.nodes is not None else ():
+        state.add_node(node)
+        gateway.metrics.node_errors.add((node.name,), 0)  # a rate needs its beginning
     for item in scheduler.list_instances():
         gateway.metrics.expect_troubles(item.bundle.name)
     # copied here, where nothing is counted meanwhile
@@ -111,6 +115,22 @@ class StateGauges:
             "Whether an engine showed its own metrics within a second.",
             TARGET_LABELS,
         )
+        by_node = ("node",)
+        self.node_up = Gauge(
+            "vllama_node_up", "Whether a node of the cluster responds to its head.", by_node
+        )
+        self.node_models = Gauge("vllama_node_models_loaded", "Models that a node runs.", by_node)
+        self.node_running = Gauge(
+            "vllama_node_requests_running", "Requests that have a slot on a node.", by_node
+        )
+        self.node_waiting = Gauge(
+            "vllama_node_requests_waiting", "Requests that wait for a slot on a node.", by_node
+        )
+        self.node_free = Gauge(
+            "vllama_node_memory_free_bytes",
+            "Memory that is free for models on a node, less the reserve.",
+            ("node", "pool"),
+        )
         self.usage_recording = Gauge(
             "vllama_usage_recording",
             "Whether usage is written to the disk; 0: it is kept in memory until that is possible.",
@@ -127,6 +147,19 @@ class StateGauges:
             "Blocking jobs that wait for a thread or process.",
             ("executor",),
         )
+
+    def add_node(self, node: Node) -> None:
+        """Add what a node has told last."""
+        labels = (node.name,)
+        self.node_up.add(labels, node.is_up)
+        if not node.is_up:
+            return  # the rest is what was
+        self.node_models.add(labels, len(node.loaded))
+        for gauge, field in ((self.node_running, "requests"), (self.node_waiting, "queued")):
+            told = (getattr(row, field) for row in node.loaded.values())
+            gauge.add(labels, sum(one for one in told if isinstance(one, int)))
+        for pool, use in node.pools.items():
+            self.node_free.add((node.name, pool), use.free)
 
     def list_instruments(self) -> list[Gauge]:
         """Return all of them, in the order in which they are shown."""
