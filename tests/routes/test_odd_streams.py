@@ -98,6 +98,12 @@ CALLS = {
                                                                       "arguments": OSLO}})], ONE),
     "the only one as an object": ([chunk({"tool_calls": call(0, "a", "f", OSLO)})], ONE),
     "an empty object first": ([calls(call(0, "a", "f", "{}")), calls(call(0, args=OSLO))], ONE),
+    "flat": ([chunk({"tool_calls": [{"index": 0, "id": "a", "name": "f", "arguments": OSLO}]})],
+             ONE),
+    "encoded twice": ([calls(call(0, "a", "f", json.dumps(OSLO)))], ONE),
+    "encoded twice, in pieces": ([calls(call(0, "a", "f", "")),
+                                  calls(call(0, args=json.dumps(OSLO)[:9])),
+                                  calls(call(0, args=json.dumps(OSLO)[9:]))], ONE),
     "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip
 
@@ -271,6 +277,11 @@ TEXTS = {
     "no choices": [{"choices": None}, chunk({"reasoning": "hm", "content": "Hello"}), {}],
     "no object": [b"data: null\n\n", b"data: []\n\n", b"data: \n\n",
                   chunk({"reasoning": "hm", "content": "Hello"})],
+    "thinking in details": [
+        chunk({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
+        chunk({"content": "Hello", "reasoning_details": []}),
+    ],
+    "a delta that is text": [chunk({"reasoning": "hm"}), chunk("Hello")],
     "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
 }  # fmt: skip
 
@@ -284,6 +295,26 @@ def test_texts(both, name):
         )
         assert got["prompt"] == 5, way
         assert got["reason"] in ("stop", "end_turn", None), way
+
+
+def test_usage_in_groqs_place(both):
+    events = frame(chunk({"content": "Hello"}), END | {"x_groq": {"usage": USAGE}}, DONE)
+    for way, got in ask_all(both, (200, EVENTS, events)).items():
+        assert (got["text"], got["prompt"]) == ("Hello", 5), way
+
+
+def test_lines_in_place_of_events(both):
+    events = [chunk({"content": "Hel"}), chunk({"content": "lo"}), *TAIL[:2]]
+    body = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    answer = (200, {"Content-Type": "application/x-ndjson"}, [body[:50], body[50:]])
+    for way, got in ask_all(both, answer).items():
+        assert (got["status"], got.get("text"), got.get("prompt")) == (200, "Hello", 5), (way, got)
+
+
+@pytest.mark.parametrize("data", [b"it is overloaded", b'{"message": "it is overloaded"}'])
+def test_an_event_that_is_called_error(both, data):
+    for way, got in ask_all(both, (200, EVENTS, [b"event: error\ndata: %b\n\n" % data])).items():
+        assert got["status"] == 502 and "it is overloaded" in got["body"], (way, got)
 
 
 @pytest.mark.parametrize(

@@ -2,10 +2,13 @@
 
 `SseReader` follows the EventSource rules as far as engines use them (HTML standard §9.2): fields
 `data` and, as llama.cpp once sent, `error`; comments (keep-alive pings) and other fields skipped.
-What begins with a brace is no event but JSON, up to the end: an answer or an error in one piece.
+What begins with a brace is no event but JSON, up to the end: an answer or an error in one piece, or
+lines of events.
 """
 
 from __future__ import annotations
+
+import json
 
 from vllama.base.errors import UpstreamError
 
@@ -70,8 +73,14 @@ class SseReader:
 
     def close(self) -> list[bytes]:
         """Return the data of a last event that the stream's end completes, if there is one."""
-        if self._is_json or not self._parts:
-            return [self._take()] if self._is_json else []
+        if self._is_json:
+            lines = self._take().split(b"\n")
+            whole = [line for line in lines if line.strip()]
+            # lines of JSON in the place of events, or one value
+            is_ndjson = all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in whole)
+            return whole if is_ndjson else [b"\n".join(lines)]
+        if not self._parts:
+            return []
         out: list[bytes] = []
         self._slow(self._take().replace(b"\r\n", b"\n").replace(b"\r", b"\n"), out)
         return out
@@ -105,7 +114,7 @@ class SseReader:
 
     @staticmethod
     def _slow(event: bytes, out: list[bytes]) -> None:
-        lines = []
+        lines, is_error = [], False
         for line in event.split(b"\n"):
             name, colon, value = line.partition(b":")
             if not colon and name != b"data":
@@ -115,7 +124,11 @@ class SseReader:
                 lines.append(value)
             elif name == b"error":
                 out.append(b'{"error":%b}' % (value or b'""'))
-        if lines:
+            is_error |= name == b"event" and value == b"error"
+        if is_error and lines and lines[0][:1] not in b"{[":
+            text = b" ".join(lines).decode("utf-8", "replace")
+            out.append(b'{"error":%b}' % json.dumps(text).encode())
+        elif lines:
             # by the book a line feed; in JSON both are white space, and this one needs no escaping
             out.append(b" ".join(lines))
 

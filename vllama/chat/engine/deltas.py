@@ -26,7 +26,7 @@ from vllama.chat.engine.events import (
     ToolDelta,
     decode_event,
 )
-from vllama.chat.parsers.call_values import encodable, make_call_id, read_input
+from vllama.chat.parsers.call_values import encodable, make_call_id, read_input, read_twice
 
 MAX_CALLS = 1000  # of one response, which is finished in one piece
 MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
@@ -47,7 +47,8 @@ _INPUT, _INPUT_PIECES = re.compile(r'\s*\{\s*"input"\s*:'), 100  # white space, 
 class _Call:
     """A call so far; `at` is the engine's index.
 
-    `held`: the arguments of a custom tool, which may be any text, and so are known at the end only.
+    `held`: arguments that are known at the end only: those of a custom tool, which may be any text,
+    and JSON that was encoded twice.
     """
 
     number: int
@@ -55,6 +56,7 @@ class _Call:
     id: str | None
     name: str = ""
     has_arguments: bool = False
+    is_custom: bool = False
     held: list[str] | None = None
     _is_closed: bool = False
     _depth: int = 0
@@ -73,13 +75,17 @@ class _Call:
 
     @property
     def _is_object(self) -> bool:
-        return self.held is None or bool(_INPUT.match("".join(self.held[:_INPUT_PIECES])))
+        if self.held is None or not self.is_custom:
+            return True
+        return bool(_INPUT.match("".join(self.held[:_INPUT_PIECES])))
 
     def make_rest(self, *, is_over: bool) -> str:
         """Return the arguments that are still to be given; `is_over`: the call is not cut."""
         if self.held is None:
             return "{}" if is_over and not self.has_arguments else ""
         text = join_pairs("".join(self.held))
+        if not self.is_custom:
+            return read_twice(text)
         return msgspec.json.encode({"input": read_input(text)}).decode() if is_over else text
 
     def add(self, text: str) -> None:
@@ -131,6 +137,8 @@ class Deltas:
                 event.changed |= reason != choice.finish_reason
                 choice.finish_reason = reason
             delta = choice.delta or Delta()
+            if delta.reasoning_details and not (delta.reasoning or delta.reasoning_content):
+                delta.reasoning, event.changed = delta.thinking, True
             if (called := delta.function_call) is not None and not delta.tool_calls:
                 delta.tool_calls, event.changed = [ToolDelta(index=0, function=called)], True
             if delta.tool_calls:
@@ -206,7 +214,11 @@ class Deltas:
     def _read_calls(self, event: Event, pieces: Sequence[ToolDelta], index: int) -> None:
         calls, touched = self._calls.setdefault(index, []), set[_Call]()
         for piece in pieces:
-            function = piece.function = piece.function or FunctionDelta()
+            if piece.function is None:
+                piece.function = FunctionDelta(piece.name, piece.arguments)
+                piece.name = piece.arguments = None
+                event.changed = True
+            function = piece.function
             before = (piece.index, piece.id, piece.type, function.name, function.arguments)
             text = function.arguments or ""
             if not isinstance(text, str):
@@ -219,10 +231,13 @@ class Deltas:
                 piece.id = piece.type = function.name = None
             else:
                 call.name = function.name
-                call.held = [] if call.name in self._customs else None
+                call.is_custom = call.name in self._customs
+                call.held = [] if call.is_custom else None
                 piece.id, piece.type = call.id or make_call_id(), "function"
             # nothing can follow an object; some engines give it with every piece
             function.arguments = text = "" if call.is_whole else text
+            if not call.has_arguments and text.lstrip().startswith('"'):
+                call.held = call.held or []  # JSON in JSON, perhaps
             call.add(text)
             if call.held is not None:
                 call.held.append(text)

@@ -36,6 +36,8 @@ class ToolDelta(msgspec.Struct, gc=False, omit_defaults=True):
     id: str | None = None
     type: Any = None
     function: FunctionDelta | None = None
+    name: str | None = None  # of a call without `function`
+    arguments: Any = None
     custom: Any = None  # of a call to a client that gave a custom tool
     extra_content: Any = None  # Gemini wants its signature back
 
@@ -47,6 +49,7 @@ class Delta(msgspec.Struct, gc=False):
     content: str | None = None
     reasoning: str | None = None
     reasoning_content: str | None = None
+    reasoning_details: Any = None  # OpenRouter's, usually beside `reasoning`
     refusal: str | None = None
     tool_calls: list[ToolDelta] | None = None
     function_call: FunctionDelta | None = None  # the older form of the only call
@@ -54,7 +57,8 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def thinking(self) -> str:
         """The thinking, under whichever name."""
-        return self.reasoning or self.reasoning_content or ""
+        plain = self.reasoning or self.reasoning_content
+        return plain or (_read_text(self.reasoning_details) if self.reasoning_details else "") or ""
 
     @property
     def said(self) -> str:
@@ -107,6 +111,7 @@ class Chunk(msgspec.Struct, gc=False):
     created: int | None = None
     model: str | None = None
     system_fingerprint: str | msgspec.UnsetType | None = msgspec.UNSET
+    x_groq: Any = None  # Groq's, with the usage
     error: Any = None
     message: Any = None
     detail: Any = None
@@ -155,6 +160,9 @@ def decode_event(payload: bytes) -> Event:
     event = Event(payload, chunk, torn=torn)
     for error in () if event.text else [x.error for x in chunk.choices or () if x.error]:
         check_error(Chunk(error=error), msgspec.json.encode({"error": error}))
+    groqs = chunk.x_groq.get("usage") if isinstance(chunk.x_groq, dict) else None
+    if chunk.usage is None and isinstance(groqs, dict):
+        chunk.usage, event.changed, event.text = groqs, True, None
     # 5.0 is 5 to Python
     if chunk.usage is not None and str(cleaned := clean_usage(chunk.usage)) != str(chunk.usage):
         chunk.usage, event.changed = cleaned, True
@@ -189,6 +197,8 @@ _WORDS = ("text", "content", "thinking", "reasoning", "refusal", "summary")
 def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
     """Return an object with what can be read of the fields of `kind`; further fields stay."""
     parts = value.get("content")
+    if kind is ChunkChoice and isinstance(value.get("delta"), str):
+        value["delta"] = {"content": value["delta"]}
     if kind is Delta and isinstance(parts, list):  # Mistral's: thinking and text side by side
         split: dict[bool, list[object]] = {True: [], False: []}
         for part in parts:
@@ -257,6 +267,8 @@ def plain_text(chunk: Chunk) -> str | None:
     if delta is None:
         return choice.text or None
     if delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal:
+        return None
+    if delta.reasoning_details:
         return None
     return delta.content or None
 

@@ -179,6 +179,15 @@ def read_input(arguments: str) -> str:
     return said if isinstance(said, str) else arguments  # it is plain, or was cut
 
 
+def read_twice(arguments: str) -> str:
+    """Return an object that was encoded twice as it is encoded once, anything else unchanged."""
+    try:
+        inner = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return arguments
+    return inner if isinstance(inner, str) and object_of(inner) is not None else arguments
+
+
 def encodable(value: object) -> bool:
     """Tell whether a value can be written as JSON again."""
     try:
