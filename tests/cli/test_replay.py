@@ -70,7 +70,7 @@ def test_a_replay_of_the_same_server(server, name):
     done = vllama(server, "replay", name, "--times", "2")
     assert done.returncode == 0, done.stderr
     assert "REPLAYED 2" in done.stdout and "fake 1.0" in done.stdout
-    assert done.stdout.endswith("Same: the answers are the same.\n")
+    assert done.stdout.endswith("Same: the responses are identical.\n")
 
 
 def test_another_model_answers_otherwise(server, name):

@@ -145,7 +145,7 @@ def test_a_config_file_that_vanishes_is_refused(tmp_path) -> None:
     file = tmp_path / "config.toml"
     file.write_text("max_queue = 3")
     old = config.load({}, {}, file)
-    with pytest.raises(ConfigError, match=f'"{file}": it is not there any more'):
+    with pytest.raises(ConfigError, match=f'"{file}": it no longer exists'):
         compare_settings(old, load())
     assert compare_settings(load(), old).taken == ("max_queue (512 → 3)",)  # one that comes
 

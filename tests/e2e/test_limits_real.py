@@ -132,5 +132,5 @@ def test_a_sampled_request_is_replayed_exactly(server, path, more):
     ]
     env = server.env | {"OLLAMA_HOST": server.url}
     done = subprocess.run(command, env=env, text=True, capture_output=True, check=False)
-    assert done.stdout.endswith("Same: the answers are the same.\n"), done.stdout + done.stderr
+    assert done.stdout.endswith("Same: the responses are identical.\n"), done.stdout + done.stderr
     assert done.returncode == 0

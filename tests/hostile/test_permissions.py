@@ -225,7 +225,7 @@ def open_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 def test_it_warns_once(open_server: Server) -> None:
     output = open_server.wait_for("(?m)^ready: ")
-    warnings = [line for line in output.splitlines() if "no key protects" in line]
+    warnings = [line for line in output.splitlines() if "is open: anyone" in line]
     assert len(warnings) == 1 and warnings[0].startswith("Warning: ")
     assert "--api-key-file" in warnings[0] and "behind a proxy or firewall" in warnings[0]
 
@@ -233,7 +233,7 @@ def test_it_warns_once(open_server: Server) -> None:
 @pytest.mark.parametrize("arguments", [(), ("--host", "127.1", "--api-key", "k")])
 def test_others_do_not(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     with Server(tmp_path, *arguments) as server:
-        assert "no key protects" not in server.output
+        assert "is open: anyone" not in server.output
 
 
 def test_what_is_not_allowed_is_a_status(open_server: Server) -> None:

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 STREAM = user(f"@tokens={ENDLESS}")
 SILENT = user("@tokens=1 @delay=3600")
-WORDS = "the upstream 'bee' does not answer any more"
+WORDS = "the upstream 'bee' no longer responds"
 MODEL = {"model": "org/big"}
 # what each of them ends with, in its dialect
 RUNNING = {

@@ -152,7 +152,7 @@ async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
     assert await list_followed() == {"node box", "node other"}
     nodes.use(["http://other:1"])
     assert await list_followed() == {"node other"}
-    assert box.trouble == "it is no node of this cluster any more"
+    assert box.trouble == "it is no longer a node of this cluster"
     running.cancel()
 
 

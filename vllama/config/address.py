@@ -134,6 +134,6 @@ def warn_of_exposure(scheme: str, host: str, port: int, *, read_only: bool) -> s
         where += f" (for other machines {url(scheme, other, port)})"
     can = "run its models" if read_only else "run, add, replace and delete its models"
     return (
-        f"no key protects {where}: everybody who can reach it can {can}; set keys with "
+        f"{where} is open: anyone who can reach it can {can}; require keys with "
         "--api-key-file, or listen on 127.0.0.1 only, behind a proxy or firewall"
     )

@@ -123,7 +123,7 @@ def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> C
     """
     if old.config_file is not None and new.config_file is None:
         raise ConfigError(
-            f'cannot read the config file "{old.config_file}": it is not there any more',
+            f'cannot read the config file "{old.config_file}": it no longer exists',
             hint="put it back, or restart the server to run without it",
         )
     opens = bool(old.api_key) and not new.api_key and not named_keys

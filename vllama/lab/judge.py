@@ -184,15 +184,15 @@ def _decide(
 def _decide_numbers(a: Reading, b: Reading) -> tuple[Verdict, str]:
     """Compare what there is of numbers."""
     if not a.numbers and not b.numbers:
-        return Verdict.SAME, "the answers are the same"
+        return Verdict.SAME, "the responses are identical"
     sizes_a, sizes_b = (
         {name: len(values) for name, values in one.numbers.items()} for one in (a, b)
     )
     if sizes_a != sizes_b:
-        return Verdict.DIFFERENT, "the answers have different numbers of numbers"
+        return Verdict.DIFFERENT, "the responses have different numbers of values"
     apart = max(_apart(values, b.numbers[name]) for name, values in a.numbers.items())
     if apart == 0:
-        return Verdict.SAME, "the answers are the same"
+        return Verdict.SAME, "the responses are identical"
     if apart <= CLOSE_NUMBERS:
         return Verdict.NOISE, f"the numbers differ by {apart:.2g} of the largest at most"
     return (

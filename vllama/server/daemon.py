@@ -278,8 +278,8 @@ class Daemon:
         if not running:
             return "stopping"
         limit_s = self._in_use.config.drain_timeout_s
-        answers = f"{running} answer{'s' if running > 1 else ''}"
-        return f"waiting up to {limit_s:g} s for {answers}; press Ctrl-C again to stop now"
+        responses = f"{running} response{'s' if running > 1 else ''}"
+        return f"waiting up to {limit_s:g} s for {responses}; press Ctrl-C again to stop now"
 
     def _describe_start(self, address: str) -> list[str]:
         """Return the first report: the address, the machine, and the engine."""

@@ -98,7 +98,7 @@ def check_nodes(config: Config) -> None:
         return
     if public := [host for host in public if is_public(host)]:
         raise ConfigError(
-            f"cannot use http at {', '.join(public)}: the key of the nodes and all answers could "
+            f"cannot use http at {', '.join(public)}: the key of the nodes and all responses could "
             "be read on the way",
             hint=advice,
         )

@@ -140,7 +140,7 @@ class UpstreamMonitor:
                     break
                 await asyncio.sleep(begun_s + CHECK_LIMIT_S - loop.time())
             else:
-                answers.end_silent(f"{endpoint.title} does not answer any more")
+                answers.end_silent(f"{endpoint.title} no longer responds")
             await self._pause(endpoint)
 
     async def _pause(self, endpoint: Endpoint) -> None:

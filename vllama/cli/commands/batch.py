@@ -42,7 +42,7 @@ FILE = "/v1/files/{}/content"
 LOOK_S = 0.5
 ABSENT_S = 60.0
 """How long the server may be away, for a restart."""
-COLUMNS = ("ID", "STATUS", "ANSWERS", "ERRORS", "REQUESTS", "CREATED")
+COLUMNS = ("ID", "STATUS", "RESPONSES", "ERRORS", "REQUESTS", "CREATED")
 
 
 def batch(

@@ -1,4 +1,4 @@
-"""The fields of Anthropic's answers and their types.
+"""The fields of Anthropic's responses and their types.
 
 The deltas of text are written by hand for speed; the tests compare them with their types. What has
 `UNSET` as its default may be missing.
@@ -18,13 +18,13 @@ from vllama.dialects.errors import AnthropicError
 
 
 class TextBlock(Struct, tag="text"):
-    """Text of an answer."""
+    """Text of a response."""
 
     text: str
 
 
 class ThinkingBlock(Struct, tag="thinking"):
-    """Thinking before an answer; the signature is to be sent back as it is."""
+    """Thinking before a response; the signature is to be sent back as it is."""
 
     thinking: str
     signature: Annotated[str | UnsetType, says("is sent back as it is")] = UNSET
@@ -58,7 +58,7 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "ref
 
 
 class Message(Struct, kw_only=True):
-    """A whole answer of `/v1/messages`."""
+    """A whole response of `/v1/messages`."""
 
     id: str
     type: Literal["message"]
@@ -124,14 +124,14 @@ class BlockStop(Struct, tag="content_block_stop"):
 
 
 class EndOfMessage(Struct):
-    """Why the answer ends."""
+    """Why the response ends."""
 
     stop_reason: StopReason | None
     stop_sequence: str | UnsetType | None = UNSET
 
 
 class MessageDelta(Struct, tag="message_delta"):
-    """The end of the answer, and what it took."""
+    """The end of the response, and what it took."""
 
     delta: Annotated[EndOfMessage, says("why the response ends")]
     usage: MessageUsage

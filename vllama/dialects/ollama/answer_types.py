@@ -1,4 +1,4 @@
-"""The fields of Ollama's answers and their types.
+"""The fields of Ollama's responses and their types.
 
 Chats and completions are written by hand, because each token is a line; the tests compare these
 with their types. All other answers are these structs. What has a default may be missing. Durations
@@ -51,7 +51,7 @@ class TokenLogprob(Struct):
 
 
 class GeneratedToken(TokenLogprob):
-    """A token of the answer, and the likeliest ones in its place."""
+    """A token of the response, and the likeliest ones in its place."""
 
     top_logprobs: Annotated[
         list[TokenLogprob] | UnsetType, says("the likeliest tokens in its place")
@@ -92,13 +92,13 @@ class Generated(Struct, kw_only=True):
 
 
 class ChatAnswer(Generated, kw_only=True):
-    """An answer of `/api/chat`, or a line of it."""
+    """A response of `/api/chat`, or a line of it."""
 
     message: Annotated[AnswerMessage, says("what the model says")]
 
 
 class GenerateAnswer(Generated, kw_only=True):
-    """An answer of `/api/generate`, or a line of it."""
+    """A response of `/api/generate`, or a line of it."""
 
     response: Annotated[str, says("the text")]
     thinking: str | UnsetType = UNSET
@@ -274,7 +274,7 @@ class Progress(Struct, omit_defaults=True):
 
 
 class Success(Struct):
-    """All that is answered without a stream."""
+    """Everything that is sent without a stream."""
 
     status: Annotated[Literal["success"], says("always `success`")]
 

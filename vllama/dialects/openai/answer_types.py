@@ -1,4 +1,4 @@
-"""The fields of OpenAI's answers and their types.
+"""The fields of OpenAI's responses and their types.
 
 Chats, completions and vectors are written by hand for speed; the tests compare these with their
 types. Engines may add fields of their own to chats and completions, which are passed on. What has a
@@ -22,7 +22,7 @@ Logprobs = Annotated[dict[str, Any] | UnsetType | None, says("the log probabilit
 
 
 class Usage(Struct):
-    """Tokens of the prompt and of the answer."""
+    """Tokens of the prompt and of the response."""
 
     prompt_tokens: int
     total_tokens: int
@@ -63,7 +63,7 @@ class ChatMessage(Struct):
 
 
 class ChatChoice(Struct):
-    """One of several answers."""
+    """One of several responses."""
 
     index: int
     message: Annotated[ChatMessage, says("the response")]
@@ -72,7 +72,7 @@ class ChatChoice(Struct):
 
 
 class ChatCompletion(Struct):
-    """A whole answer of `/v1/chat/completions`."""
+    """A whole response of `/v1/chat/completions`."""
 
     id: str
     object: Literal["chat.completion"]
@@ -95,7 +95,7 @@ class ChatDelta(Struct):
 
 
 class ChatChunkChoice(Struct):
-    """One of several answers, which a chunk adds to."""
+    """One of several responses, which a chunk adds to."""
 
     index: int
     delta: Annotated[ChatDelta, says("what is added")]
@@ -104,7 +104,7 @@ class ChatChunkChoice(Struct):
 
 
 class ChatChunk(Struct):
-    """A piece of a streamed answer; the last may have the usage, and no choices."""
+    """A piece of a streamed response; the last may have the usage, and no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]
@@ -127,7 +127,7 @@ class TextChoice(Struct):
 
 
 class TextCompletion(Struct):
-    """A whole answer of `/v1/completions`, or a piece of a streamed one."""
+    """A whole response of `/v1/completions`, or a piece of a streamed one."""
 
     id: str
     object: Literal["text_completion"]

@@ -17,7 +17,7 @@ from vllama.chat.inspect import MaybeInspected
 
 
 class OutputPart(Struct):
-    """Text of an answer, or of a refusal, or a summary of its thinking."""
+    """Text of a response, or of a refusal, or a summary of its thinking."""
 
     type: Annotated[Literal["output_text", "refusal", "summary_text"], says("what it is")]
     text: str | UnsetType = UNSET
@@ -59,7 +59,7 @@ class OutputTokens(Struct):
 
 
 class ResponseUsage(Struct):
-    """Tokens of the prompt and of the answer."""
+    """Tokens of the prompt and of the response."""
 
     input_tokens: int
     output_tokens: int

@@ -57,7 +57,7 @@ class Nodes:
             return
         nodes = [before.pop((node.name, node.endpoint.url), node) for node in made]
         for node in before.values():
-            self._lose(node, "it is no node of this cluster any more")
+            self._lose(node, "it is no longer a node of this cluster")
         self.nodes = {node.name: node for node in nodes}
         self._changed.set()
 
