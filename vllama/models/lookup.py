@@ -43,6 +43,7 @@ class Watch:
 
     def __init__(self, max_paths: int = MAX_PATHS) -> None:
         self.signed: dict[str, tuple[int, int, int, int] | None] = {}
+        self._others: list[Watch] = []  # that it rests on, so that they hold
         self._max_paths = max_paths
         self._began_ns = time.time_ns()
         self._is_exact = False  # not before it has ended
@@ -61,8 +62,13 @@ class Watch:
         """Return whether the same look-up would have the same result now."""
         return self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values()))
 
+    def rests_on(self, other: Watch) -> bool:
+        """Return whether it rests on another look-up, which held a moment ago."""
+        return other in self._others
+
     def rest_on(self, other: Watch) -> None:
         """Rest on all that another look-up rests on, too."""
+        self._others.append(other)
         self.signed = other.signed | self.signed  # the first signature of a path counts
         self._began_ns = min(self._began_ns, other._began_ns)
 

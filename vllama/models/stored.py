@@ -136,8 +136,11 @@ class StoredModels:
         """
         if bundle.info is not None:
             return bundle.info
-        check_base(bundle)
-        key = (bundle.path, bundle.projector, bundle.quant, *map(sign, bundle.files))
+        signatures = tuple(map(sign, bundle.files))
+        if not signatures or None in signatures:
+            check_base(bundle)
+        # as texts, which are compared sooner than paths
+        key = (str(bundle.path), str(bundle.projector), bundle.quant, *signatures)
         with self._lock:
             if key in self._infos:
                 self._infos.move_to_end(key)

@@ -40,14 +40,16 @@ class Store(ABC):
         """Return all models, read again only if something changed that they rest on."""
         if not self.is_watched:
             return tuple(self._read_safely())
-        watch, found = self._last or (None, ())
+        (watch, found), outer = self._last or (None, ()), current()
+        if watch is not None and outer is not None and outer.rests_on(watch):
+            return found
         if watch is None or not watch.holds():
             with Watch(MAX_LIST_PATHS) as watch:
                 found = tuple(self._read_safely())
                 for each in found:
                     rest_on(*(each.files if isinstance(each, Bundle) else ()))
             self._last = watch, found
-        if (outer := current()) is not None:
+        if outer is not None:
             outer.rest_on(watch)
         return found
 
