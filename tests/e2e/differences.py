@@ -159,7 +159,19 @@ DIFFERENCES = (
         said=r"^value \.done: ",
     ),
     Difference(
-        reason="Arguments of earlier tool calls need not be JSON.",
+        reason=(
+            "`tools` and `tool_choice` of `/v1/chat/completions` may have the form of another API: "
+            '`{"type": "function", "name": …}`, `input_schema`, `{"type": "any"}`.'
+        ),
+        path="^/v1/chat",
+        body=r'"tools": |"tool_choice": ',
+        said=r"^status 400 → 200",
+    ),
+    Difference(
+        reason=(
+            "Arguments of earlier tool calls need not be JSON. What a tool's result has that "
+            "cannot be read, such as a PDF, becomes a note to the model."
+        ),
         path="^/v1/(chat|responses)",
         body=r'"arguments": "|"tool_calls": \[\{\}',
         said=r"^error .*(invalid tool|parse function) call arguments|^status 400 → (200|404)",

@@ -94,7 +94,11 @@ class FakeEngine(Engine):
             str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
             "--api-key", str(endpoint.api_key), "--model", settings.alias,
             "--context", str(settings.context_length),
-            *(("--slots", str(settings.slot_dir)) if settings.slot_dir else ()),
+            *(
+                ("--slots", str(settings.slot_dir))
+                if settings.keeps_conversations or "shares" in bundle.name
+                else ()
+            ),
             "--started-with", describe_start(settings, bundle.draft),
             *(part for part in more if part),
         )  # fmt: skip

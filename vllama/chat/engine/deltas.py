@@ -40,7 +40,7 @@ _REASONS: dict[str, str | None] = {
 }  # fmt: skip
 """OpenAI's names for the ends that engines report; every other one is a `stop`."""
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
-_INPUT, _INPUT_PIECES = re.compile(r'\s*\{\s*"input"\s*:'), 100  # white space, if one by one
+_INPUT, _INPUT_PIECES = re.compile(r'\s*+\{\s*+"input"\s*+:'), 100  # white space, if one by one
 
 
 @dataclass(slots=True, eq=False)
