@@ -1,3 +1,4 @@
+# SPDX-License-Identifier: MIT
 """Bursts of requests that begin with one new system prompt: seconds until the last has ended.
 
 Several servers are asked in turn, so that what else the machine does falls on all of them. Each
@@ -15,10 +16,11 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
-WORDS = (
+TEXT = (
     "time year people way day man thing woman life child world school state family student group "
     "country problem hand part place case week company system program question work number night"
-).split()
+)
+WORDS = TEXT.split()
 
 
 def make_prefix(words: int, seed: int) -> str:
