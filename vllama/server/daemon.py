@@ -46,6 +46,7 @@ from vllama.routes.inference.kept_prompts import KeptPrompts
 from vllama.routes.inference.served_by import ServedBy
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
+from vllama.routes.recording.detached import DetachedStreams
 from vllama.routes.recording.draft_speeds import DraftTimer
 from vllama.routes.recording.metering import Meter
 from vllama.routes.recording.stage import Stages
@@ -103,7 +104,7 @@ class Daemon:
         )
         running, activity = starting.running, starting.activity
         lane, meter = Lane(clock, scheduler), open_meter(config.data_dir, metrics, clock)
-        captures = open_captures(in_use)
+        captures, detached = open_captures(in_use), DetachedStreams(in_use, starting.keys)
         history = History(scheduler, running, activity, facts.platform)
         changes = RowChanges(scheduler, running, activity, pulls, history, catalog, slot_cache)
         host = Host(answer=app.answer, keys=starting.keys, lane=lane, catalog=catalog)
@@ -142,6 +143,7 @@ class Daemon:
             stages=Stages(
                 lane,
                 meter,
+                detached,
                 captures,
                 KeptPrompts(slot_cache) if slot_cache is not None else None,
                 ServedBy(),
@@ -152,6 +154,7 @@ class Daemon:
             events=Hub(changes, history, catalog),
             tracing=tracing,
             captures=captures,
+            detached=detached,
             slot_cache=slot_cache,
             reload=self._reloader.reload,
             stop=stop,
