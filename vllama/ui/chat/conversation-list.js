@@ -1,5 +1,6 @@
 /** The list of conversations: by day, with search; each can be renamed, exported and deleted. */
 
+import "./stream-list.js";
 import { linkTo } from "../route.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
@@ -39,6 +40,7 @@ class ConversationList extends View {
             <ul>${repeat(rows, (row) => row.id, (row) => this.row(row))}</ul>`,
         )}
       </div>
+      <stream-list></stream-list>
       ${this.footer()}
     `;
   }
