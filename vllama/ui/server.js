@@ -134,13 +134,13 @@ export async function* readLines(response) {
 }
 
 /**
- * Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. `count` is
- * called with the bytes of each line.
- * @param {Response} response @param {(bytes: number) => void} count
+ * Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. The bytes
+ * of each line are added to `place.at`.
+ * @param {Response} response @param {{ at: number }} place
  */
-export async function* readObjects(response, count) {
+export async function* readObjects(response, place) {
   for await (const line of readLines(response)) {
-    count(encoder.encode(line).length + 1);
+    place.at += encoder.encode(line).length + 1;
     if (!line.trim()) continue;
     const value = JSON.parse(line);
     if (value.error) throw new ServerError(readError(line));

@@ -122,8 +122,7 @@ class Request:
         self.disconnected = False  # the client has disconnected
         self.endless = False  # the answer ends only when the client disconnects
         self.content_type = b""  # of the answer
-        # takes the body of an answer that outlives its client
-        self.detached: Callable[[bytes], None] | None = None
+        self.detached: Callable[[bytes], None] | None = None  # takes one that outlives its client
         self.writes: Writes | None = None
         self.recorder: Recorder | None = None
         self.before_end: Callable[[], None] | None = None  # called before the last byte is written

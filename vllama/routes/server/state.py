@@ -275,7 +275,7 @@ ROUTES = (
         read_stream,
         RouteKind.DETACHED,
         parameters=(_ID, Parameter("from", "how many bytes to leave out", make_integer(0))),
-        media={"*/*": {"type": "string"}},
+        media={kind: {"type": "string"} for kind in ("application/x-ndjson", "text/event-stream")},
     ),
     server_route("GET /api/captures", list_captures, RouteKind.WRITTEN, answer=Captures),
     server_route(

@@ -34,9 +34,6 @@ export const isOwn = (id) => id.startsWith(browser);
  */
 export async function streamAnswer(makeBody, message, { stream, signal, onChange }) {
   const seconds = () => (Date.now() - stream.since) / 1000;
-  const count = (/** @type {number} */ bytes) => {
-    stream.at += bytes;
-  };
   const headers = { "x-request-id": stream.id, "x-vllama-detach": "1" };
   /** @type {unknown} */
   let lost;
@@ -45,7 +42,7 @@ export async function streamAnswer(makeBody, message, { stream, signal, onChange
       const response = makeBody && !lost
         ? await send("api/chat", { method: "POST", body: await makeBody(), signal, headers })
         : await send(`api/streams/${stream.id}?from=${stream.at}`, { signal });
-      for await (const part of readObjects(response, count)) {
+      for await (const part of readObjects(response, stream)) {
         take(message, part, seconds);
         onChange();
         attempt = 0;
@@ -54,7 +51,7 @@ export async function streamAnswer(makeBody, message, { stream, signal, onChange
       return { state: "done", error: "" };
     } catch (error) {
       if (signal.aborted) return { state: "stopped", error: "" };
-      const isGone = error instanceof ServerError && error.status === 404 && (lost || !makeBody);
+      const isGone = error instanceof ServerError && [403, 404].includes(error.status) && (lost || !makeBody);
       if (isGone && !lost) return { state: "broken", error: "" };
       const isLost = error instanceof Unreachable || error instanceof BrokenOff;
       if (isLost) lost ??= error;

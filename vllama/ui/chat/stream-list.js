@@ -5,7 +5,7 @@ import { plural } from "../format.js";
 import { isWithoutKey } from "../live/state.js";
 import { endRequest } from "../models/actions.js";
 import { showDialog } from "../parts/dialogs.js";
-import { ask } from "../server.js";
+import { ask, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { isOwn, makeMessage, makeStream, streamAnswer } from "./answer.js";
@@ -14,14 +14,18 @@ const LOOK_MS = 5000;
 
 class StreamList extends View {
   /** @type {(RequestRow | EndedRow)[]} */ rows = [];
+  isRefused = false;
 
   enter() {
     this.read();
-    this.every(LOOK_MS, () => isWithoutKey() || this.read());
+    this.every(LOOK_MS, () => isWithoutKey() || this.isRefused || this.read());
   }
 
   async read() {
-    const { running, ended } = await ask("api/streams").catch(() => ({ running: [], ended: [] })); // not for this key
+    const { running, ended } = await ask("api/streams").catch((error) => {
+      this.isRefused = isForbidden(error);
+      return { running: [], ended: [] };
+    });
     this.rows = [...running, ...ended.toReversed()].filter(({ id, path }) => path === "/api/chat" && !isOwn(id));
     this.update();
   }
