@@ -17,7 +17,6 @@ pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
 """What the fake engine takes for the length and the pace of its answer."""
-PARALLEL = ("--num-parallel", "8")  # a response goes on when its page is closed
 BROKEN = "This response broke off: its page was closed, and the server has no more of it."
 FULL = "no room left"
 OLD = {
@@ -117,7 +116,7 @@ TELL_OLDER = """title => new Promise((resolve, reject) => {
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    with Server(tmp_path_factory.mktemp("store"), "--hang-timeout", "0", *PARALLEL) as running:
+    with Server(tmp_path_factory.mktemp("store"), "--hang-timeout", "0") as running:
         running.model("plain")
         yield running
 

@@ -22,7 +22,7 @@ AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    options = ("--hang-timeout", "0", "--api-key", KEY, "--num-parallel", "4")
+    options = ("--hang-timeout", "0", "--api-key", KEY)
     with Server(tmp_path_factory.mktemp("streams"), *options) as running:
         for name in ("plain", "asked-once", "stopped", "late"):
             running.model(name, *(("--ready-after", "2") if name == "late" else ()))

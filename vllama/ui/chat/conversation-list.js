@@ -35,12 +35,12 @@ class ConversationList extends View {
         : html`<p class="muted">Conversations are kept in this browser, and nowhere else.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
       <div class="scrolls">
+        <stream-list></stream-list>
         ${groupByDay(shown).map(
           ([day, rows]) => html`<h2>${day}</h2>
             <ul>${repeat(rows, (row) => row.id, (row) => this.row(row))}</ul>`,
         )}
       </div>
-      <stream-list></stream-list>
       ${this.footer()}
     `;
   }

@@ -33,17 +33,17 @@ class StreamList extends View {
   template() {
     if (!this.rows.length) return nothing;
     return html`<h2 id="elsewhere">On other devices</h2>
-      <ul aria-labelledby="elsewhere">${this.rows.map((row) => this.row(row))}</ul>`;
+      <div role="list" aria-labelledby="elsewhere">${this.rows.map((row) => this.row(row))}</div>`;
   }
 
   /** @param {RequestRow | EndedRow} row */
   row({ id, model, generated_tokens: tokens, ...row }) {
     const state = "state" in row ? row.state : "ended";
-    return html`<li>
+    return html`<div role="listitem">
       <span class="grow">${model} <small class="muted">${state}, ${plural(tokens, "token")}</small></span>
       <button aria-label="Read the response of ${model}" @click=${() => showDialog(model, html`<stream-text .stream=${{ ...makeStream(), id }}></stream-text>`)}>Read</button>
       ${state === "ended" ? nothing : html`<button aria-label="Stop the response of ${model}" @click=${() => endRequest(id).then(() => this.read())}>Stop</button>`}
-    </li>`;
+    </div>`;
   }
 }
 
