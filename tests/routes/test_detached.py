@@ -398,3 +398,16 @@ def test_the_head_of_a_cluster_stores_it(tmp_path: Path) -> None:
             assert status == 200 and read_text(body) == WHOLE
             found = node.request("GET", "/api/streams", headers=shown("sk-between-the-servers"))
             assert json.loads(found[2]) == {"running": [], "ended": []}
+
+
+@pytest.mark.parametrize("switches", [(), ("--exit-before-ready", "--exit-code", "3")])
+def test_signs_of_life_and_a_late_error_are_sent_again(
+    tmp_path: Path, switches: tuple[str, ...]
+) -> None:
+    with Server(tmp_path, env={"VLLAMA_EARLY_HEAD": "0.1s"}) as server:
+        server.model("late", "--ready-after", "1", *switches)
+        connection, response = ask(server, "late", key="", model="late", text="x")
+        sent = response.read()
+        connection.close()
+        assert response.status == 200 and sent.count(b"\n") > 2
+        assert get(server, "/api/streams/late", "") == (200, sent)
