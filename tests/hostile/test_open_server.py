@@ -74,6 +74,7 @@ NETWORK = """
 
 KEY = """
     GET        /api/config /api/captures /api/captures/{id} /api/logs /api/logs/{name}
+    GET        /api/streams /api/streams/{id}
     GET        /v1/files /v1/batches
     PATCH      /api/config /api/keys/{name}
     POST       /api/keys /api/keys/{name}/rotate

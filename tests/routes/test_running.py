@@ -16,7 +16,7 @@ from tests.server_process import LIMIT_S, Server
 KEY = "sk-0123456789abcd"
 SHOWS_KEY = {"authorization": f"Bearer {KEY}"}
 MESSAGES = [{"role": "user", "content": "hi"}]
-ENDED = "the request was stopped by the server's operator"
+ENDED = "the request was stopped by another client"
 
 
 @pytest.fixture(scope="module")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
+from contextlib import suppress
 from urllib.parse import urlsplit
 
 import pytest
@@ -46,9 +48,10 @@ def open_page(browser):
 
     At the end: nothing went to another server, and the browser had nothing to complain about.
     """
-    contexts, problems = [], []
+    contexts, servers, problems = [], {}, []
 
     def open_page(server, address="models", **options):
+        servers[server.port] = server
         context = browser.new_context(**options)
         contexts.append(context)
         page = context.new_page()
@@ -67,7 +70,16 @@ def open_page(browser):
     yield open_page
     for context in contexts:
         context.close()
+    for server in servers.values():
+        stop_requests(server)
     assert not problems
+
+
+def stop_requests(server):
+    """Stop the responses that go on without their pages, if the server runs and requires no key."""
+    with suppress(OSError):
+        for row in json.loads(server.request("GET", "/api/requests")[2]).get("requests", ()):
+            server.request("DELETE", f"/api/requests/{row['id']}")
 
 
 def note_message(problems, message):

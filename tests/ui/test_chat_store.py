@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
 """What the fake engine takes for the length and the pace of its answer."""
-BROKEN = "This response broke off: its page was closed or reloaded."
+BROKEN = "This response broke off: its page was closed, and the server has no more of it."
 FULL = "no room left"
 OLD = {
     "id": "1-old",
@@ -140,8 +140,14 @@ def list_all_texts(page):
     return sorted(turn["text"] for turn in page.evaluate(READ, "turns"))
 
 
+def lose_streams(context):
+    """Let the server have no responses any more, as after its restart."""
+    context.route("**/api/streams/*", lambda route: route.fulfill(status=404, body="{}"))
+
+
 def test_a_reload_during_an_answer_keeps_what_was_read(server, open_page):
     page = open_chat(open_page, server, "plain")
+    lose_streams(page.context)
     say(page, f"Tell a long story {SLOW}")
     answer = page.locator("article.assistant")
     expect(answer).to_contain_text("tok5 ")
@@ -159,6 +165,7 @@ def test_a_reload_during_an_answer_keeps_what_was_read(server, open_page):
 
 def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
     page = open_chat(open_page, server, "plain")
+    lose_streams(page.context)
     say(page, f"Tell a long story {SLOW}")
     expect(page.locator("article.assistant")).to_contain_text("tok40 ")
     address = page.url

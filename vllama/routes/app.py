@@ -50,7 +50,7 @@ access_log = logging.getLogger("vllama.access")
 MAX_LOGGED = 1000  # characters of a path, and of an error's text, that stand in the log
 
 
-OWNERS = frozenset((RouteKind.SETS, RouteKind.WRITTEN, RouteKind.ADMIN))
+OWNERS = frozenset((RouteKind.SETS, RouteKind.WRITTEN, RouteKind.DETACHED, RouteKind.ADMIN))
 """Kinds for whoever owns the server; where no key says who that is, for its machine's own pages.
 
 A route that declares no kind is one of them. tests/hostile/test_open_server.py lists all routes.

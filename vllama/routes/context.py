@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from vllama.routes.events.hub import Hub
     from vllama.routes.pulls import Pulls
     from vllama.routes.recording.capture_writer import Captures
+    from vllama.routes.recording.detached import DetachedStreams
     from vllama.routes.recording.metering import Meter
     from vllama.routes.response_store import ResponseStore
     from vllama.routes.route import Route
@@ -89,6 +90,7 @@ class Gateway(Starting):
     events: Hub
     tracing: Tracing | None
     captures: Captures | None
+    detached: DetachedStreams
     slot_cache: SlotCache | None
     reload: Callable[[], Awaitable[None]]  # reads the settings again
     stop: asyncio.Event  # set by a signal; the server may still serve

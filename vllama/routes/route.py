@@ -75,6 +75,7 @@ class RouteKind(StrEnum):
     MODEL = "has a model work; the limits of keys are about these requests"
     LISTS = "tells which models there are"
     OWN = "shows a key what is its own, and what is not to those that may read"
+    DETACHED = "shows a key its own responses; where there are no keys, this machine's own pages"
     OBSERVES = "tells what the server does"
     WRITTEN = "shows what clients have written"
     WRITES = "changes what models there are, here or at a registry"
@@ -87,6 +88,7 @@ _SCOPES = {
     RouteKind.MODEL: (Scope.INFER, Scope.NODE),
     RouteKind.LISTS: (Scope.INFER, Scope.READ, Scope.NODE),
     RouteKind.OWN: (Scope.INFER, Scope.READ, Scope.NODE),
+    RouteKind.DETACHED: (Scope.INFER, Scope.NODE),
     RouteKind.OBSERVES: (Scope.READ, Scope.NODE),
 }
 """The scopes one of which a key needs, () if any key will do; all others need the scope admin."""

@@ -47,6 +47,7 @@ from vllama.routes.inference.served_by import ServedBy
 from vllama.routes.inference.shared_prefixes import SharedPrefixes
 from vllama.routes.pulls import Pulls
 from vllama.routes.recording.capture_writer import Captures
+from vllama.routes.recording.detached import DetachedStreams
 from vllama.routes.recording.draft_speeds import DraftTimer
 from vllama.routes.recording.metering import Meter
 from vllama.routes.recording.stage import Stages
@@ -104,7 +105,7 @@ class Daemon:
         )
         running, activity = starting.running, starting.activity
         lane, meter = Lane(clock, scheduler), open_meter(config.data_dir, metrics, clock)
-        captures = open_captures(in_use)
+        captures, detached = open_captures(in_use), DetachedStreams(in_use, starting.keys)
         history = History(scheduler, running, activity, facts.platform)
         changes = RowChanges(scheduler, running, activity, pulls, history, catalog, slot_cache)
         host = Host(answer=app.answer, keys=starting.keys, lane=lane, catalog=catalog)
@@ -143,6 +144,7 @@ class Daemon:
             stages=Stages(
                 lane,
                 meter,
+                detached,
                 captures,
                 KeptPrompts(slot_cache) if slot_cache is not None else None,
                 SharedPrefixes(config.run_dir / "slots"),
@@ -154,6 +156,7 @@ class Daemon:
             events=Hub(changes, history, catalog),
             tracing=tracing,
             captures=captures,
+            detached=detached,
             slot_cache=slot_cache,
             reload=self._reloader.reload,
             stop=stop,

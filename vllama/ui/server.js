@@ -6,6 +6,7 @@
  */
 
 export const BASE = new URL("../", document.baseURI);
+const encoder = new TextEncoder();
 const KEY = "vllama-key"; // in sessionStorage: it is forgotten with the tab
 
 /** @type {(wasRefused: boolean) => Promise<string | null>} */
@@ -59,11 +60,11 @@ export async function send(path, options = {}) {
 }
 
 /** @param {string} path @param {RequestOptions} options @returns {Promise<Response>} */
-async function exchange(path, { method = "GET", body, signal } = {}) {
+async function exchange(path, { method = "GET", body, signal, headers: more } = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
     /** @type {Record<string, string>} */
-    const headers = {};
+    const headers = { ...more };
     if (key) headers.authorization = `Bearer ${key}`;
     if (body !== undefined) headers["content-type"] = "application/json";
     const content = body === undefined ? undefined : JSON.stringify(body);
@@ -132,9 +133,14 @@ export async function* readLines(response) {
   }
 }
 
-/** Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. @param {Response} response */
-export async function* readObjects(response) {
+/**
+ * Yield the objects of an answer of JSON lines. Throws ServerError for one that is an error. The bytes
+ * of each line are added to `place.at`.
+ * @param {Response} response @param {{ at: number }} place
+ */
+export async function* readObjects(response, place) {
   for await (const line of readLines(response)) {
+    place.at += encoder.encode(line).length + 1;
     if (!line.trim()) continue;
     const value = JSON.parse(line);
     if (value.error) throw new ServerError(readError(line));

@@ -67,6 +67,7 @@ type Answer<Path extends string> =
   : Path extends "api/show" ? Schemas["ShownModel"]
   : Path extends "api/config" ? Settings
   : Path extends "api/logs" ? Schemas["Logs"]
+  : Path extends "api/streams" ? Schemas["Streams"]
   : Path extends "api/nodes" ? Schemas["NodeRows"]
   : Path extends "api/keys" ? Schemas["Keys"]
   : Path extends `api/keys/${string}/rotate` ? KeyRow
@@ -80,6 +81,7 @@ interface RequestOptions {
   method?: string;
   body?: unknown;
   signal?: AbortSignal;
+  headers?: Record<string, string>;
 }
 
 /** A part of JSON Schema, as the OpenAPI document and the settings have it. */
@@ -295,7 +297,6 @@ interface Turn {
 interface Stats {
   done?: boolean;
   reason?: string;
-  seconds?: number;
   firstTokenS?: number;
   thinkingS?: number;
   promptTokens?: number;
@@ -313,6 +314,12 @@ interface Message {
 }
 /** A message of a model while it grows. */
 type GrowingMessage = Message & { thinking: string; tool_calls: ToolCall[]; stats: Stats };
+/** The request that an answer comes from: its id, the bytes that were read of its response, and its start. */
+interface AnswerStream {
+  id: string;
+  at: number;
+  since: number;
+}
 interface AnswerRecord {
   id: string;
   conversation: string;
@@ -324,6 +331,7 @@ interface AnswerRecord {
   state: "writing" | "done" | "stopped" | "failed" | "broken";
   error: string;
   messages: Message[];
+  stream?: AnswerStream;
 }
 interface Picture {
   kind: "image";

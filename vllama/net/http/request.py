@@ -30,6 +30,7 @@ BUFFER_BYTES = 64 * 1024  # of a body that the handler has not read yet; then re
 JSON = b"application/json; charset=utf-8"
 QUEUE_HEADER = b"x-vllama-queue-position"
 RESUMED_HEADER = "x-vllama-resumed"
+DETACH_HEADER = b"x-vllama-detach"
 
 _BODILESS = (204, 304)
 CLIENT_CLOSED = 499  # nginx's status for it
@@ -98,9 +99,10 @@ class Request:
 
     __slots__ = (
         "_chunked", "_client", "_continues", "_head", "_leaving", "_more", "_parts", "_refused",
-        "_size", "_waiter", "_wrap", "before_end", "client_host", "disconnected", "done", "endless",
-        "extra", "failure", "headers", "id", "keep_alive", "mask", "method", "number", "path",
-        "query", "queue_position", "recorder", "sink", "started_ns", "status", "version", "writes",
+        "_size", "_waiter", "_wrap", "before_end", "client_host", "content_type", "detached",
+        "disconnected", "done", "endless", "extra", "failure", "headers", "id", "keep_alive",
+        "mask", "method", "number", "path", "query", "queue_position", "recorder", "sink",
+        "started_ns", "status", "version", "writes",
     )  # fmt: skip
 
     def __init__(self, client: Socket | None, head: Head, host: str = "") -> None:
@@ -119,6 +121,8 @@ class Request:
         self.failure: VllamaError | None = None  # of the answer, even after a status of 200
         self.disconnected = False  # the client has disconnected
         self.endless = False  # the answer ends only when the client disconnects
+        self.content_type = b""  # of the answer
+        self.detached: Callable[[bytes], None] | None = None  # takes one that outlives its client
         self.writes: Writes | None = None
         self.recorder: Recorder | None = None
         self.before_end: Callable[[], None] | None = None  # called before the last byte is written
@@ -265,7 +269,7 @@ class Request:
 
     def note_disconnect(self) -> None:
         """Note that the client has disconnected, or closed its side: it may still read."""
-        if self.disconnected:
+        if self.disconnected or self.detached is not None:
             return
         self.disconnected = True
         self._wake()
@@ -297,7 +301,7 @@ class Request:
         self._wake()
         if self.writes is None:
             return
-        if paused:
+        if paused and self.paused:
             self.writes.pause()
         else:
             self.writes.resume()
@@ -327,7 +331,7 @@ class Request:
         headers: Mapping[str, str] | None = None,
     ) -> None:
         """Begin the answer; `length` in bytes, None if it is not known yet."""
-        self.status = status
+        self.status, self.content_type = status, self.content_type or content_type
         if self.recorder is not None:
             self.recorder.take_head(content_type)
         client = self._client
@@ -359,13 +363,13 @@ class Request:
 
     @property
     def paused(self) -> bool:
-        """True while the client does not keep up."""
-        return self._client is not None and self._client.paused
+        """True while the client does not keep up, and is waited for."""
+        return self._client is not None and self._client.paused and self.detached is None
 
     def get_chunk_writer(self) -> Callable[[bytes], None] | None:
         """Return a writer of framed chunks of the body; None if it is not being sent in chunks."""
         client, ends_here = self._client, self.done or self.method == "HEAD"
-        if client is None or not self._chunked or self._head or ends_here:
+        if client is None or not self._chunked or self._head or ends_here or self.detached:
             return None
         write, recorder = client.write, self.recorder
         if recorder is None:
@@ -391,6 +395,8 @@ class Request:
         self._send(self._client, body)
 
     def _send(self, client: Socket, body: bytes) -> None:
+        if self.detached is not None:
+            self.detached(body)
         head, self._head = self._head, b""
         if self._chunked:
             body = b"".join((head, FRAME[len(body)], body, b"\r\n"))
@@ -421,6 +427,8 @@ class Request:
         self._note_end()
         if self.recorder is not None and body:
             self.recorder.take_part(body)
+        if self.detached is not None:
+            self.detached(body)
         head, self._head = self._head, b""
         if self.method == "HEAD":
             body = head

@@ -257,9 +257,9 @@ class HttpServer:
                     client.drop_if_stalled()
 
     async def _drain(self) -> None:
-        """Wait until all clients have their answers, and close the connections that stay idle."""
+        """Wait until all requests have ended, and close the connections that stay idle."""
         stopped_s = time.monotonic()
-        while unfinished := [client for client in self.clients if not client.finished]:
+        while (unfinished := [one for one in self.clients if not one.finished]) or self._tasks:
             idle_before_s = time.monotonic() - LAST_REQUESTS_S
             for client in unfinished:
                 if max(client.quiet_since_s, stopped_s) <= idle_before_s:

@@ -173,7 +173,7 @@ class RunningRequest:
 
 def make_ended_error() -> RequestEnded:
     """Return the error that the client of an ended request gets."""
-    return RequestEnded("the request was stopped by the server's operator")
+    return RequestEnded("the request was stopped by another client")
 
 
 def sum_amounts(running: RunningRequest, duration_us: int) -> Amounts:

@@ -20,12 +20,14 @@ from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
 from vllama.routes.events.hub import TOPICS
+from vllama.routes.recording.running import describe
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway, Starting
 
 REQUESTS = "/api/requests/"
+STREAMS = "/api/streams/"
 CAPTURES = "/api/captures/"
 MAX_LISTED = 200
 """Captures, or requests, that one answer lists."""
@@ -44,6 +46,13 @@ class EndedRequests(Struct):
 
     requests: Annotated[list[EndedRow], says("the requests, the newest first")]
     more: Annotated[bool, says("whether older ones are kept")]
+
+
+class Streams(Struct):
+    """The detached streams of a key."""
+
+    running: Annotated[list[RequestRow], says("the requests that run, the oldest first")]
+    ended: Annotated[list[EndedRow], says("those that have ended lately, the oldest first")]
 
 
 class Captures(Struct):
@@ -103,6 +112,25 @@ async def list_ended(gateway: Gateway, request: Request) -> None:
         raise BadRequest(f"cannot list '{text}' requests", hint=f"choose 1 to {MAX_LISTED}")
     found, more = gateway.activity.list_before(query.get("before", ""), int(text))
     request.json(200, EndedRequests(found, more))
+
+
+async def list_streams(gateway: Gateway, request: Request) -> None:
+    """List responses of this key that go on without their clients, or have ended lately.
+
+    A client asks for one with `x-vllama-detach: 1`, and names it with `x-request-id`.
+    """
+    own = gateway.detached.list_streams(gateway.running.of(request).owner)
+    running = [describe(one.running, None) for one in own if one.running]
+    request.json(200, Streams(running, [one.row for one in own if one.row]))
+
+
+async def read_stream(gateway: Gateway, request: Request) -> None:
+    """Send a response again, with its status, and follow it to its end."""
+    given, id_ = request.read_query().get("from", "0"), request.path.removeprefix(STREAMS)
+    if not given.isdecimal():
+        raise BadRequest(f"cannot read from '{given[:80]}'", hint="send a number of bytes")
+    stream = gateway.detached.find(gateway.running.of(request).owner, id_)
+    await stream.send(request, int(given))
 
 
 async def end_request(gateway: Gateway, request: Request) -> None:
@@ -203,6 +231,7 @@ _DAY: dict[str, Any] = {
     "anyOf": [{"type": "string", "format": "date"}, make_word("")],
     "examples": ["2026-11-23"],
 }
+_ID = Parameter("id", "the request's id")
 _own = partial(server_route, kind=RouteKind.OWN)
 ROUTES = (
     Route(
@@ -239,8 +268,14 @@ ROUTES = (
         ),
         answer=EndedRequests,
     ),
-    _own(
-        f"DELETE {REQUESTS}{{id}}", end_request, parameters=(Parameter("id", "the request's id"),)
+    _own(f"DELETE {REQUESTS}{{id}}", end_request, parameters=(_ID,)),
+    server_route("GET /api/streams", list_streams, RouteKind.DETACHED, answer=Streams),
+    server_route(
+        f"GET {STREAMS}{{id}}",
+        read_stream,
+        RouteKind.DETACHED,
+        parameters=(_ID, Parameter("from", "how many bytes to leave out", make_integer(0))),
+        media={kind: {"type": "string"} for kind in ("application/x-ndjson", "text/event-stream")},
     ),
     server_route("GET /api/captures", list_captures, RouteKind.WRITTEN, answer=Captures),
     server_route(

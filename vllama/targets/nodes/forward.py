@@ -21,14 +21,14 @@ from vllama.base.errors import EngineError, UpstreamError, VllamaError
 from vllama.chat.engine.events import Timings
 from vllama.chat.request import Usage
 from vllama.net.http.framing import FRAME_WITHIN
-from vllama.net.http.request import ClientGone, Request
+from vllama.net.http.request import DETACH_HEADER, ClientGone, Request
 from vllama.net.upstream.connection import Connection, FastPath
 from vllama.net.upstream.pool import Upstream
 
 NOT_PASSED = frozenset({
     b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
     b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-    b"x-api-key", b"x-request-id", CLIENT_HEADER, FORWARDED,
+    b"x-api-key", b"x-request-id", CLIENT_HEADER, DETACH_HEADER, FORWARDED,
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",

@@ -16,7 +16,7 @@ import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } 
 /** @type {Record<string, string>} */
 const ENDS = {
   stopped: "Stopped.",
-  broken: "This response broke off: its page was closed or reloaded.",
+  broken: "This response broke off: its page was closed, and the server has no more of it.",
 };
 
 /**

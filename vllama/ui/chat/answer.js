@@ -1,37 +1,64 @@
 /** One answer of a model: the request of `/api/chat`, and the message that grows while it arrives. */
 
-import { explain, readObjects, send } from "../server.js";
+import { keep } from "../parts/keep.js";
+import { explain, readObjects, send, ServerError, Unreachable } from "../server.js";
 import { encodePicture, joinTexts } from "./attachments.js";
 
 /** Return an empty message of a model. @returns {GrowingMessage} */
 export const makeMessage = () => ({ role: "assistant", content: "", thinking: "", tool_calls: [], stats: {} });
 
+const PAUSES_MS = [300, 1000, 3000]; // before a lost response is taken up again
+const browser = localStorage.getItem("browser") ?? makeDigits(1);
+keep(localStorage, "browser", browser);
+
+/** @param {number} words */
+function makeDigits(words) {
+  const random = crypto.getRandomValues(new Uint32Array(words)); // randomUUID needs https
+  return [...random].map((number) => number.toString(16).padStart(8, "0")).join("");
+}
+
+/** Return a new stream: the id of its request, the bytes that were read of it, and when it began. @returns {AnswerStream} */
+export const makeStream = () => ({ id: browser + makeDigits(4), at: 0, since: Date.now() });
+
+/** Tell whether this browser has made a stream. @param {string} id */
+export const isOwn = (id) => id.startsWith(browser);
+
 /**
- * Send the request that `makeBody` returns, and add what comes to `message`; `onChange` is called
- * whenever it has grown.
+ * Send the request that `makeBody` returns, or go on with the one that was sent, and add what comes to
+ * `message`; `onChange` is called whenever it has grown. The server goes on without a reader: what is lost
+ * is taken up again.
  *
- * Returns how it ended: `{state: done, stopped or failed, error}`. Never throws.
- * @param {() => Promise<object>} makeBody @param {GrowingMessage} message
- * @param {{ signal: AbortSignal, onChange: () => void }} options
+ * Returns how it ended: `{state: done, stopped, failed or broken, error}`. Never throws.
+ * @param {(() => Promise<object>) | undefined} makeBody @param {GrowingMessage} message
+ * @param {{ stream: AnswerStream, signal: AbortSignal, onChange: () => void }} options
  */
-export async function streamAnswer(makeBody, message, { signal, onChange }) {
-  const started = performance.now();
-  const seconds = () => (performance.now() - started) / 1000;
-  const end = { state: "done", error: "" };
-  message.stats = {};
-  try {
-    const response = await send("api/chat", { method: "POST", body: await makeBody(), signal });
-    for await (const part of readObjects(response)) {
-      take(message, part, seconds);
-      onChange();
+export async function streamAnswer(makeBody, message, { stream, signal, onChange }) {
+  const seconds = () => (Date.now() - stream.since) / 1000;
+  const headers = { "x-request-id": stream.id, "x-vllama-detach": "1" };
+  /** @type {unknown} */
+  let lost;
+  for (let attempt = 0; ; attempt++) {
+    try {
+      const response = makeBody && !lost
+        ? await send("api/chat", { method: "POST", body: await makeBody(), signal, headers })
+        : await send(`api/streams/${stream.id}?from=${stream.at}`, { signal });
+      for await (const part of readObjects(response, stream)) {
+        take(message, part, seconds);
+        onChange();
+        attempt = 0;
+      }
+      if (!message.stats.done) throw new BrokenOff();
+      return { state: "done", error: "" };
+    } catch (error) {
+      if (signal.aborted) return { state: "stopped", error: "" };
+      const isGone = error instanceof ServerError && [403, 404].includes(error.status) && (lost || !makeBody);
+      if (isGone && !lost) return { state: "broken", error: "" };
+      const isLost = error instanceof Unreachable || error instanceof BrokenOff;
+      if (isLost) lost ??= error;
+      if (!isLost || attempt === PAUSES_MS.length) return { state: "failed", error: explain(isGone ? lost : error) };
+      await new Promise((resolve) => setTimeout(resolve, PAUSES_MS[attempt]));
     }
-    if (!message.stats.done) throw new BrokenOff();
-  } catch (error) {
-    if (signal.aborted) end.state = "stopped";
-    else Object.assign(end, { state: "failed", error: error instanceof BrokenOff ? error.message : explain(error) });
   }
-  message.stats.seconds = seconds();
-  return end;
 }
 
 class BrokenOff extends Error {

@@ -1,5 +1,6 @@
 /** The list of conversations: by day, with search; each can be renamed, exported and deleted. */
 
+import "./stream-list.js";
 import { linkTo } from "../route.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
@@ -34,6 +35,7 @@ class ConversationList extends View {
         : html`<p class="muted">Conversations are kept in this browser, and nowhere else.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
       <div class="scrolls">
+        <stream-list></stream-list>
         ${groupByDay(shown).map(
           ([day, rows]) => html`<h2>${day}</h2>
             <ul>${repeat(rows, (row) => row.id, (row) => this.row(row))}</ul>`,

@@ -5,8 +5,9 @@ import { showError, showSuccess } from "../parts/notices.js";
 import { readText } from "./drafts.js";
 import { watchTrouble } from "./saving.js";
 import { announce, forget, isWriting, refresh, replaceRow, running, session } from "./shown.js";
-import { markBroken, readFiles, readRecords } from "./store.js";
+import { claimAnswer, readFiles, readRecords } from "./store.js";
 import { isWrittenElsewhere, listenToTabs } from "./tabs.js";
+import { write } from "./writing.js";
 
 const LOOK_MS = 5000; // at answers of other tabs, which may have crashed
 
@@ -43,15 +44,14 @@ function staysHere() {
 
 let looking = 0;
 
-/** See whether the tabs that write what is shown are still there; an answer whose tab is gone is broken. */
+/** See whether the tabs that write what is shown are still there; the answer of one that is gone is taken up here. */
 export async function look() {
   clearTimeout(looking);
   const shown = session.path.flatMap(({ answers }) => answers).filter(({ id }) => isWriting(id) === "elsewhere");
   for (const { id, saved } of shown) {
     if (await isWrittenElsewhere(id)) continue;
-    const answer = await markBroken(id, saved);
-    if (answer && session.tree.answers.has(id) && !running.has(id)) session.tree.answers.set(id, answer);
-    refresh();
+    const answer = await claimAnswer(id, saved);
+    if (answer && !running.has(id)) write(answer);
   }
   if (shown.length) looking = setTimeout(look, LOOK_MS);
 }

@@ -7,7 +7,7 @@ import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.
 import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
-const LEFT = "broken-answers"; // in sessionStorage, from one page of this tab to the next
+const LEFT = "left-answers"; // in sessionStorage, from one page of this tab to the next
 /** @type {Record<string, string>} */
 const TEXTS = {
   full: "This browser has no room left: what comes now is not kept. Export the conversation, or delete others.",
@@ -96,7 +96,6 @@ addEventListener("visibilitychange", () => {
 // The tab may be closed now, and no transaction would be completed: a reload stores what is left here.
 addEventListener("pagehide", () => {
   if (!growing.size) return;
-  growing.forEach((_, answer) => (answer.state = "broken"));
   try {
     sessionStorage.setItem(LEFT, JSON.stringify([...growing.keys()]));
   } catch {
@@ -106,12 +105,13 @@ addEventListener("pagehide", () => {
 
 addEventListener("pageshow", (event) => event.persisted && sessionStorage.removeItem(LEFT)); // it goes on
 
-/** Store the answers that a reload has broken off. */
+/** Store the answers that were being written before a reload, and return them. */
 export async function restoreLeft() {
   /** @type {AnswerRecord[]} */
   const left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]");
   sessionStorage.removeItem(LEFT);
   await Promise.all(left.map((answer) => keep(answer.conversation, { answers: [answer] }).catch(() => {})));
+  return left;
 }
 
 /** @param {any} error */

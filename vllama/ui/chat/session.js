@@ -2,13 +2,14 @@
 
 import { changes } from "../live/state.js";
 import { showError } from "../parts/notices.js";
-import { makeMessage, makeRequest, streamAnswer } from "./answer.js";
+import { makeMessage, makeRequest, makeStream } from "./answer.js";
 import { look } from "./following.js";
-import { discard, keep, restoreLeft, saveGrowing } from "./saving.js";
+import { discard, keep, restoreLeft } from "./saving.js";
 import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
 import * as store from "./store.js";
 import { tell } from "./tabs.js";
 import { descend, endAt, listHistory, makeTree } from "./tree.js";
+import { write } from "./writing.js";
 
 export { isWriting, session } from "./shown.js";
 
@@ -68,7 +69,7 @@ export async function regenerate(id) {
   session.tree.answers.set(answer.id, answer);
   const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
   const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
-  await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), write(answer)]);
+  await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), request(answer)]);
 }
 
 /** Have a model go on with an answer that was broken off. @param {string} id */
@@ -139,12 +140,12 @@ export async function removePreset(id) {
 /** @param {string} turn @param {number} pane @param {string} model @returns {AnswerRecord} */
 function makeAnswer(turn, pane, model) {
   const { id: conversation } = session.conversation;
-  return { id: store.newId(), conversation, turn, pane, model, at: Date.now(), saved: 0, state: "writing", error: "", messages: [makeMessage()] };
+  return { id: store.newId(), conversation, turn, pane, model, at: Date.now(), saved: 0, state: "writing", error: "", messages: [makeMessage()], stream: makeStream() };
 }
 
 async function loadList() {
   try {
-    await restoreLeft();
+    for (const answer of await restoreLeft()) write(answer);
     const rows = await store.listConversations();
     const known = new Set(session.list.map(({ id }) => id));
     session.list = [...session.list, ...rows.filter(({ id }) => !known.has(id))];
@@ -170,41 +171,26 @@ async function addTurn({ text, files, after }, patch = {}) {
   answers.forEach((answer) => session.tree.answers.set(answer.id, answer));
   const head = { turn: turn.id, answers: answers.map((answer) => answer.id) };
   const stored = changeRecord({ ...patch, head, updated: Date.now() }, { turns: [turn], answers, files: added });
-  await Promise.all([stored, ...answers.map(write)]);
+  await Promise.all([stored, ...answers.map(request)]);
 }
 
 /** @param {string} id @param {Message[]} messages */
 async function goOn(id, messages) {
   /** @type {AnswerRecord} */
-  const answer = { .../** @type {AnswerRecord} */ (session.tree.answers.get(id)), state: "writing", error: "" };
+  const answer = { .../** @type {AnswerRecord} */ (session.tree.answers.get(id)), state: "writing", error: "", stream: makeStream() };
   answer.messages = [...answer.messages, ...messages];
+  /** @type {Message} */ (answer.messages.at(-1)).stats = {};
   session.tree.answers.set(id, answer);
-  refresh();
-  await write(answer);
+  await Promise.all([changeRecord({}, { answers: [answer] }), request(answer)]);
 }
 
-/** Have the last message of an answer written, and store it as it grows. @param {AnswerRecord} answer */
-async function write(answer) {
+/** Have the last message of an answer written, after what its pane has seen. @param {AnswerRecord} answer */
+async function request(answer) {
   const { conversation } = session;
   const step = session.path.findIndex(({ turn }) => turn.id === answer.turn);
   const history = listHistory(session.path.slice(0, step + 1), answer.pane);
   /** @type {Exchange} */ (history.at(-1)).answer = answer;
-  const abort = new AbortController();
-  const saving = saveGrowing(answer, () => abort.abort());
-  running.set(answer.id, { answer, abort });
-  announce();
-  const onChange = () => {
-    saving.note();
-    announce();
-  };
-  const last = /** @type {GrowingMessage} */ (answer.messages.at(-1));
-  const makeBody = () => makeRequest(conversation, answer.model, history, session.files);
-  const end = await streamAnswer(makeBody, last, { signal: abort.signal, onChange });
-  Object.assign(answer, end);
-  running.delete(answer.id);
-  if (session.tree.answers.has(answer.id)) session.tree.answers.set(answer.id, { ...answer });
-  refresh();
-  await saving.finish();
+  await write(answer, () => makeRequest(conversation, answer.model, history, session.files));
 }
 
 /** Change fields of the conversation that is shown, and store them with new records. @param {Partial<Conversation>} fields @param {Records} records */

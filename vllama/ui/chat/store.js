@@ -9,7 +9,8 @@
  *                options, head: {turn, answers} (the end of the branch that is shown)
  * turns          id, conversation, after (ids of answers, one per pane; [] at the beginning), at, text, files (ids)
  * answers        id, conversation, turn, pane, model, at, saved, error, messages,
- *                state: writing, done, stopped, failed, broken (its tab was closed)
+ *                state: writing, done, stopped, failed, broken (its page was closed),
+ *                stream: {id, at, since} (the id of its request, the bytes that were read, the start)
  * files          id, conversation, kind (image, text), name, blob or text
  * presets        id, name, system, think, tools, options
  */
@@ -100,16 +101,16 @@ export const storeRecords = (id, { patch = {}, turns = [], answers = [], files =
   }, options);
 
 /**
- * Mark an answer as broken off, if nobody has saved it since `saved`; return its record.
- * @param {string} id @param {number} saved @returns {Promise<AnswerRecord | undefined>}
+ * Claim an answer for this tab, if nobody has saved it since `saved`; return its record, else null.
+ * @param {string} id @param {number} saved @returns {Promise<AnswerRecord | null>}
  */
-export const markBroken = (id, saved) =>
+export const claimAnswer = (id, saved) =>
   transact(["answers"], "readwrite", async (store) => {
     const answer = await settle(store("answers").get(id));
-    if (answer?.state !== "writing" || answer.saved !== saved) return answer;
-    const broken = { ...answer, state: "broken" };
-    store("answers").put(broken);
-    return broken;
+    if (answer?.state !== "writing" || answer.saved !== saved) return null;
+    const claimed = { ...answer, saved: Date.now() };
+    store("answers").put(claimed);
+    return claimed;
   });
 
 /** Delete conversations with all that belongs to them. @param {string[]} ids */
