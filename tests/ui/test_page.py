@@ -134,7 +134,7 @@ def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
         expect(dialog).to_contain_text("requires a key")
         dialog.get_by_label("Key").fill("wrong")
         page.keyboard.press("Enter")
-        expect(dialog).to_contain_text("does not know that key")
+        expect(dialog).to_contain_text("does not recognize that key")
         dialog.get_by_label("Key").fill("key-of-the-test")
         page.keyboard.press("Enter")
         wait_until_live(page)
@@ -175,7 +175,7 @@ def test_a_question_for_a_key_that_is_closed(tmp_path, open_page):
             for wrong in ("Loading", "On this server", "0 lines", "Search"):
                 assert wrong not in body, (address, body)
             if address not in ("chat",):
-                expect(page.get_by_role("main")).to_contain_text("shown to keys with the scope")
+                expect(page.get_by_role("main")).to_contain_text("Only keys with the scope")
         page.get_by_role("button", name="Enter a key").click()
         page.get_by_role("dialog").get_by_label("Key").fill("key-of-the-test")
         page.keyboard.press("Enter")
@@ -244,7 +244,7 @@ def test_a_public_name_is_answered_with_the_reason(tmp_path, browser):
         for path in ("/", "/ui/", "/docs"):
             page.goto(f"http://{PUBLIC_NAME}:{server.port}{path}")
             expect(page.get_by_role("heading", level=1)).to_contain_text(
-                "does not open under this name"
+                "cannot be opened under this name"
             )
             expect(page.get_by_text("vllama keys add")).to_be_visible()
         page.goto(f"http://127.0.0.1:{server.port}/")
@@ -275,7 +275,7 @@ def test_each_page_says_what_scope_it_needs(tmp_path, open_page, scope):
         page.keyboard.press("Enter")
         expect(page.locator("table.models")).to_contain_text("plain")
         if scope == "infer":
-            expect(page.get_by_text("This key may chat")).to_be_visible()
+            expect(page.get_by_text("This key can chat")).to_be_visible()
             expect(page.get_by_text("Connection lost:")).to_have_count(0)
             expect(page.get_by_role("heading", name="Not loaded")).to_have_count(0)
         else:
@@ -286,7 +286,7 @@ def test_each_page_says_what_scope_it_needs(tmp_path, open_page, scope):
         for address, needed in needs.items():
             page.get_by_role("link", name=address.capitalize(), exact=True).click()
             main = page.get_by_role("main")
-            expect(main).to_contain_text(f"shown to keys with the scope {needed}")
+            expect(main).to_contain_text(f"Only keys with the scope {needed}")
             for wrong in ("Loading", "There is no file yet", "0 lines", "all clients"):
                 expect(main).not_to_contain_text(wrong)
         expect(page.get_by_role("alert")).to_have_text("")

@@ -110,7 +110,7 @@ class AppShell extends View {
     }
     if (status === "forbidden") {
       return html`<div class="banner calm">
-        <span>This key can chat. To see what the server does, use a key with this scope: <code>read</code>.</span>
+        <span>This key can chat. Only keys with the scope <code>read</code> can see what the server does.</span>
         <button @click=${useAnotherKey}>Use another key</button>
       </div>`;
     }

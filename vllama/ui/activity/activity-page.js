@@ -40,7 +40,7 @@ class ActivityPage extends View {
   template() {
     if (mayNotRead()) {
       return html`<h1>Activity</h1>
-        <p class="muted">Requests are shown to keys with the scope <code>read</code>.</p>
+        <p class="muted">Only keys with the scope <code>read</code> can see requests.</p>
         <usage-today></usage-today>`;
     }
     const requests = [...state.requests.values()];

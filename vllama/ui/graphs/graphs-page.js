@@ -22,7 +22,7 @@ class GraphsPage extends View {
     this.charts = mayNotRead() ? [] : listCharts();
     if (mayNotRead()) {
       return html`<h1>Graphs</h1>
-        <p class="muted">Graphs are shown to keys with the scope <code>read</code>.</p>`;
+        <p class="muted">Only keys with the scope <code>read</code> can see graphs.</p>`;
     }
     return html`
       <h1>Graphs <span class="muted">of the last hour</span></h1>

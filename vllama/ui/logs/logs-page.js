@@ -43,7 +43,7 @@ class LogsPage extends View {
   template() {
     if (this.forbidden || isWithoutKey()) {
       return html`<h1>Logs</h1>
-        <p class="muted">Only keys with this scope can see the logs: <code>admin</code>.</p>`;
+        <p class="muted">Only keys with the scope <code>admin</code> can see the logs.</p>`;
     }
     return html`
       <h1>Logs</h1>

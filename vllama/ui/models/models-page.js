@@ -111,7 +111,7 @@ class ModelsPage extends View {
   list() {
     const models = this.listModels().filter((model) => !isRunning(model));
     const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter));
-    if (isWithoutKey()) return html`<p class="muted">Models are shown to keys with the scope <code>infer</code> or <code>read</code>.</p>`;
+    if (isWithoutKey()) return html`<p class="muted">Only keys with the scope <code>infer</code> or <code>read</code> can see the models.</p>`;
     return html`<section aria-labelledby="list-title">
       <div class="row">
         <h2 id="list-title" class="grow">${this.listTitle()} <span class="muted">${models.length}</span></h2>

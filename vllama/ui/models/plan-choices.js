@@ -44,7 +44,7 @@ class PlanChoices extends View {
       Object.assign(this, { plan, problem: "" });
     } catch (error) {
       if (asking.signal.aborted) return;
-      this.problem = isForbidden(error) ? "Plans are shown to keys with the scope read." : explain(error);
+      this.problem = isForbidden(error) ? "Only keys with the scope read can see plans." : explain(error);
     }
     if (this.asking === asking) this.asking = null;
     this.update();

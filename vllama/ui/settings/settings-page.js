@@ -9,7 +9,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import "./key-list.js";
 
-const NEEDS_ADMIN = "Only keys with the admin scope can see the settings.";
+const NEEDS_ADMIN = "Only keys with the scope admin can see the settings.";
 
 class SettingsPage extends View {
   static topics = ["connection"];
