@@ -167,7 +167,7 @@ def test_the_page_goes_on_with_its_own_rotated_key(server, open_settings):
 def test_a_key_that_is_no_administrators_sees_its_own_row_only(server, open_settings):
     body = {"name": "reader", "scopes": ["read"]}
     page = open_settings(ask(server, "POST", "/api/keys", body)[1]["secret"])
-    expect(page.get_by_text("Only keys with the admin scope can see the settings.")).to_be_visible()
+    expect(page.get_by_text("Only keys with the scope admin can see the settings.")).to_be_visible()
     keys = page.get_by_role("region", name="Keys")
     expect(keys.get_by_role("row")).to_have_count(2)  # with the head
     expect(keys.get_by_role("button")).to_have_count(0)
