@@ -32,10 +32,15 @@ def settings() -> str:
 
 def tables() -> str:
     """Return the fields of the tables in the config file."""
+    from vllama.accounts.keys.group import GROUP_FIELDS
     from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS
 
     sections = []
-    for title, fields in (('[models."NAME"]', MODEL_FIELDS), ("[upstreams.NAME]", UPSTREAM_FIELDS)):
+    for title, fields in (
+        ('[models."NAME"]', MODEL_FIELDS),
+        ("[upstreams.NAME]", UPSTREAM_FIELDS),
+        ("[groups.NAME]", GROUP_FIELDS),
+    ):
         rows = [(f"`{each.key}`", f"`{each.example}`", each.effect, each.help) for each in fields]
         head = ("field", "for example", "holds", "meaning")
         sections.append(f"### `{title}`\n\n{_table(head, rows)}")
@@ -117,6 +122,7 @@ GENERATED = re.compile(
 
 def make_config_file() -> str:
     """Return a config file with every setting, commented out."""
+    from vllama.accounts.keys.group import GROUP_FIELDS
     from vllama.config import SETTINGS
     from vllama.models.settings import MODEL_FIELDS, UPSTREAM_FIELDS
 
@@ -126,11 +132,12 @@ def make_config_file() -> str:
     ]
     # what is set for single models and servers has tables of its own, which come last in a file
     for one in SETTINGS:
-        if one.key not in ("models", "upstreams"):
+        if one.key not in ("models", "upstreams", "groups"):
             lines += ["", f"# {one.help}", _comment(one.key, one.default_text or one.example)]
     for title, fields in (
         ('[models."qwen3:8b"]', MODEL_FIELDS),
         ("[upstreams.gpu]", UPSTREAM_FIELDS),
+        ("[groups.research]", GROUP_FIELDS),
     ):
         lines += ["", "", f"# {title}"]
         for each in fields:

@@ -19,6 +19,7 @@ from tests.cli.terminal import Terminal
 from vllama.accounts.keys.key import digest_secret
 from vllama.accounts.keys.store import change_keys, read_keys
 from vllama.accounts.usage.entries import Amounts, Served, encode_entry, name_day
+from vllama.accounts.usage.money import UNIT
 from vllama.base.errors import ConfigError
 
 NOWHERE = "127.0.0.1:9"
@@ -193,10 +194,39 @@ def test_usage_of_a_server_that_was_killed(vllama: Vllama, data: Path) -> None:
             "cached_tokens": "0",
             "generated_tokens": "3",
             "seconds": "1.5",
+            "spend": "",
+            "unpriced": "1",
         }
     ]
     rows = json.loads(vllama("usage", "--by", "day,key", "--json").stdout)["usage"]
     assert sorted(row["day"] for row in rows) == sorted(days)
-    assert vllama("usage", "--since", "today").stdout.split()[-1] == "1.5"
+    assert vllama("usage", "--since", "today").stdout.split()[-4] == "1.5"
     for wrong in (("--by", "color"), ("--since", "soon")):
         assert vllama("usage", *wrong).returncode == 2
+
+
+def test_what_was_spent_and_what_had_no_price(vllama: Vllama, data: Path) -> None:
+    (data / "usage").mkdir(parents=True)
+    day, priced = name_day(time.time()), Amounts(requests=2, priced_requests=1, spend=UNIT // 8)
+    served = [
+        Served(day, "ann", "m", priced, "1", "team"),
+        Served(day, "bob", "m", Amounts(requests=1)),
+    ]
+    (data / "usage" / "1.journal").write_bytes(b"".join(map(encode_entry, served)))
+    lines = vllama("usage", "--by", "key,group", VLLAMA_CURRENCY="EUR").stdout.splitlines()
+    assert lines[0].endswith("SPEND (EUR)    UNPRICED")
+    assert [line.split()[-2:] for line in lines[1:]] == [["0.1250", "1"], ["price", "1"]]
+
+
+def test_a_key_of_a_group(vllama: Vllama, data: Path, tmp_path: Path) -> None:
+    config = tmp_path / "config.toml"
+    config.write_text('[groups.team]\nbudget = "5/month"\n')
+    given = ("keys", "add", "ann", "--group", "team", "--budget", "0.5/day")
+    assert "no limits" not in vllama(*given, VLLAMA_CONFIG=str(config)).stderr
+    result = vllama("keys", "change", "ann", "--group", "taem", VLLAMA_CONFIG=str(config))
+    assert "no [groups.taem]: this group has no limits" in result.stderr
+    [row] = json.loads(vllama("keys", "list", "--json").stdout)["keys"]
+    assert (row["group"], row["budget"]) == ("taem", "0.5/day")
+    vllama("keys", "change", "ann", "--group", "none", "--budget", "none")
+    [row] = json.loads(vllama("keys", "list", "--json").stdout)["keys"]
+    assert (row["group"], row["budget"]) == (None, None)

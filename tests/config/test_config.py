@@ -487,9 +487,9 @@ def test_sizes_of_files() -> None:
         ({"VLLAMA_HOST": "0.0.0.0", "VLLAMA_API_KEY": "k"}, None),
         ({"VLLAMA_HOST": "0.0.0.0"}, r"http://0.0.0.0:11434\b.* run, add, replace and delete"),
         ({"VLLAMA_HOST": "[::]"}, r"http://\[::\]:11434\b"),
-        ({"VLLAMA_HOST": "gpu"}, "http://gpu:11434: "),
+        ({"VLLAMA_HOST": "gpu"}, "http://gpu:11434 is open"),
         ({"VLLAMA_HOST": "gpu", "VLLAMA_READ_ONLY": "1"}, "can run its models; "),
-        ({"VLLAMA_HOST": "gpu", "VLLAMA_TLS_CERT": "c"}, "https://gpu:11434: "),
+        ({"VLLAMA_HOST": "gpu", "VLLAMA_TLS_CERT": "c"}, "https://gpu:11434 is open"),
     ],
 )
 def test_the_warning_of_a_server_for_all(settings: dict[str, str], words: str | None) -> None:

@@ -347,7 +347,7 @@ def test_what_a_key_may_see_of_usage(server: Server, keys: dict[str, str]) -> No
     assert nothing[0] == 200 and nothing[1]["usage"] == []
     table = command(server, "usage", "--by", "key", "--csv", key=keys["reader"])
     assert table.splitlines()[0] == (
-        "key,requests,prompt_tokens,cached_tokens,generated_tokens,seconds"
+        "key,requests,prompt_tokens,cached_tokens,generated_tokens,seconds,spend,unpriced"
     )
     metrics = ask(server, keys["reader"], "/metrics")[1]["text"].decode()
     assert 'vllama_key_tokens_total{key="free",kind="generated",model="counts:latest"}' in metrics

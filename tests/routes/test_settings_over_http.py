@@ -32,7 +32,7 @@ NEVER = {
     "otlp_endpoint", "model", "replicas", "models", "go_template",
     "gpu_overhead", "engine_paths", "engine_args", "nodes", "node_key_file",
     "node_certs", "no_local", "cache_disk",
-    "batch_files", "open",
+    "batch_files", "open", "groups", "currency",
 }  # fmt: skip
 """All that names a path, a command, an address or a key, or decides who may do what."""
 
@@ -90,7 +90,7 @@ def test_a_change_holds_at_once_and_comments_stay(server: Configured) -> None:
     assert '# ours: how long models stay\nkeep_alive = "10m"  # decided by Ann\n' in text
     assert text.index("threads = 3") < text.index("[models")  # else it would be one of the table
     assert text.endswith('[models."other"]\ncontext_length = 1024\n')
-    server.wait_for("settings changed from 127.0.0.1: keep_alive .7m → 10m., threads .auto → 3.")
+    server.wait_for(r'audit: .*"keep_alive": "7m".*"threads": "3", "keep_alive": "10m"')
     status, told = server.change(threads=None, keep_alive="7m")
     assert status == 200 and "threads" not in server.file.read_text()
     assert server.row("threads")["source"] == "default"
@@ -243,5 +243,5 @@ def test_the_scope_admin_is_needed(tmp_path: Path) -> None:
             assert status == 403 and "it needs the scope 'admin'" in told["error"]
         assert server.file.read_text() == FILE
         assert server.change(admin, keep_alive="10m")[0] == 200
-        server.wait_for("settings changed by key '…abcd' from 127.0.0.1: keep_alive")
+        server.wait_for(r'audit: .*abcd", "act": "config change".*"keep_alive": "10m"')
         assert KEY not in server.output

@@ -1,6 +1,6 @@
 """The kinds of values that single settings take, with the reasons why others are refused.
 
-Tables by name in the config file, `[models."NAME"]` and `[upstreams.NAME]`, are settings, too.
+Tables by name in the config file, such as `[models."NAME"]`, are settings, too.
 """
 
 from __future__ import annotations
@@ -8,9 +8,12 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
+from vllama.accounts.keys.group import GROUP_FIELDS, Group
 from vllama.base.kinds import (
     LIST_SCHEMA,
     TEXT_SCHEMA,
@@ -168,8 +171,16 @@ def read_upstreams(value: object) -> tuple[UpstreamSettings, ...]:
     return tuple(found)
 
 
+def read_groups(value: object) -> tuple[Group, ...]:
+    """Accept the tables of groups of keys. Raises TableError."""
+    tables = _read_tables("groups", value).items()
+    given = ((name, read_fields(("groups", name), table, GROUP_FIELDS)) for name, table in tables)
+    return tuple(Group(name=name, **fields) for name, fields in given)
+
+
 def _read_tables(key: str, value: object) -> Mapping[str, Mapping[str, object]]:
-    example = "keep_alive = -1" if key == "models" else 'url = "http://host:port"'
+    known = {"models": "keep_alive = -1", "upstreams": 'url = "http://host:port"'}
+    example = known.get(key, 'tokens = "1M/day"')
     hint = f'write [{key}."NAME"], and below it lines such as: {example}'
     if not isinstance(value, Mapping):
         raise TableError((key,), "not tables", hint=hint)
@@ -208,35 +219,41 @@ def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
                 raise TableError(path, f"'{link}' is the model itself", hint)
 
 
-def list_models(tables: Iterable[tuple[str, ModelSettings]]) -> Iterator[ListedField]:
-    """Yield the fields that are set for models."""
-    for name, settings in tables:
-        for each, value in list_given(settings, MODEL_FIELDS).items():
-            yield (name, each.key), value, each
-
-
 def list_upstreams(upstreams: Iterable[UpstreamSettings]) -> Iterator[ListedField]:
     """Yield the URLs of upstreams without names, and the fields that are set for the others."""
     upstreams = tuple(upstreams)
     if urls := tuple(each.url for each in upstreams if not each.name):
         yield (), urls, None
-    for upstream in upstreams:
-        for each, value in list_given(upstream, UPSTREAM_FIELDS).items() if upstream.name else ():
-            yield (upstream.name, each.key), value, each
+    yield from _list_named(((one.name, one) for one in upstreams if one.name), UPSTREAM_FIELDS)
+
+
+def _list_named(
+    tables: Iterable[tuple[str, object]], declared: Sequence[Setting]
+) -> Iterator[ListedField]:
+    for name, table in tables:
+        for each, value in list_given(table, declared).items():
+            yield (name, each.key), value, each
 
 
 def _describe(declared: Sequence[Setting]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": describe_fields(declared)}
 
 
-Models = Annotated[
-    tuple[tuple[str, ModelSettings], ...],
-    ValueKind(
-        parse=read_models,
-        schema=_describe(MODEL_FIELDS),
-        is_table=True,
-        is_nested=True,
-        list_fields=list_models,
+_TABLES = ValueKind(
+    parse=read_models,
+    schema=_describe(MODEL_FIELDS),
+    is_table=True,
+    is_nested=True,
+    list_fields=partial(_list_named, declared=MODEL_FIELDS),
+)
+Models = Annotated[tuple[tuple[str, ModelSettings], ...], _TABLES]
+Groups = Annotated[
+    tuple[Group, ...],
+    replace(
+        _TABLES,
+        parse=read_groups,
+        schema=_describe(GROUP_FIELDS),
+        list_fields=lambda groups: _list_named(((one.name, one) for one in groups), GROUP_FIELDS),
     ),
 ]
 Upstreams = Annotated[

@@ -17,7 +17,7 @@ from vllama.base.setting import Effect, Setting, list_declared, setting
 from vllama.config import address
 from vllama.config.engine_settings import EngineSettings
 from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
-from vllama.config.parse import Captures, Folders, ListeningAddress, Registry, Upstreams
+from vllama.config.parse import Captures, Folders, Groups, ListeningAddress, Registry, Upstreams
 
 Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
 COMMANDS, RESTART = Effect.COMMANDS, Effect.RESTART
@@ -68,6 +68,11 @@ class ServerSettings:
     open: bool = setting(
         "serve other machines without a key; false: refuse to start", True, effect=RESTART
     )
+    groups: Groups = setting(
+        "limits and budgets that keys share: tables [groups.NAME]", (),
+        example='{ research = { budget = "50/month" } }',
+    )  # fmt: skip
+    currency: kinds.Name = setting("currency of prices and budgets", "USD", example="EUR")
     client_key: kinds.Key | None = setting(
         "API key that commands send; default: the first api_key", example="sk-1234",
         foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,

@@ -15,6 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, Any
 
+from vllama.accounts.usage.money import Price
 from vllama.base import kinds
 from vllama.base.setting import Effect, list_declared, make_kind, setting
 from vllama.models import table_kinds
@@ -124,6 +125,10 @@ class ModelSettings:
     )
     traits: Traits | None = setting(
         "traits of an upstream's model, as in [upstreams.NAME]", example="{ context_length = 8192 }"
+    )
+    price: Annotated[Price, make_kind(Price)] | None = setting(
+        "prices per million tokens; default of cached: that of prompt",
+        example="{ prompt = 0.15, cached = 0.02, generated = 0.60 }",
     )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 

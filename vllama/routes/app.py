@@ -19,6 +19,7 @@ from msgspec import json
 
 from vllama.accounts.keys.key import CLIENT_HEADER, ApiKey, Scope, act_for
 from vllama.accounts.keys.ring import check_scopes, current_key
+from vllama.base.audit import OWNER, actor
 from vllama.base.clock import now_ns
 from vllama.base.errors import (
     Busy,
@@ -147,6 +148,7 @@ class App:
         if key is not None:
             request.charge(key.identity)
         current_key.set(key)
+        actor.set(key.name if key is not None else OWNER)
         request.mask = partial(self._mask, key)
         may_send_code.set(
             starting.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)

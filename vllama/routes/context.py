@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.key import make_secret
 from vllama.accounts.keys.ring import KeyRing
+from vllama.base import audit, executors
 from vllama.base.clock import RealClock
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes.engine_metrics import EngineMetrics
@@ -97,6 +98,11 @@ class Gateway(Starting):
     engine_metrics: EngineMetrics = field(default_factory=EngineMetrics)
     # of links here, by their files
     breakers: Breakers[str] = field(default_factory=lambda: Breakers(RealClock()))
+
+    async def record_act(self, act: str, subject: str, **details: str) -> None:
+        """Record an administrative act in the audit log."""
+        folder = self.in_use.config.data_dir
+        await executors.storage.run(audit.record, folder, act, subject, {}, details)
 
     @property
     def nodes(self) -> Nodes | None:

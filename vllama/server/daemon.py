@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage.recorder import UsageRecorder
-from vllama.base import executors
+from vllama.base import audit, executors
 from vllama.base.clock import Clock, RealClock
 from vllama.base.errors import NoPlan
 from vllama.chat.templates.jinja.renderer import Renderer
@@ -104,7 +104,7 @@ class Daemon:
             mark.kind, mark.model, seconds=mark.seconds, cause=mark.cause
         )
         running, activity = starting.running, starting.activity
-        lane, meter = Lane(clock, scheduler), open_meter(config.data_dir, metrics, clock)
+        lane, meter = Lane(clock, scheduler), open_meter(in_use, metrics, clock)
         captures, detached = open_captures(in_use), DetachedStreams(in_use, starting.keys)
         history = History(scheduler, running, activity, facts.platform)
         changes = RowChanges(scheduler, running, activity, pulls, history, catalog, slot_cache)
@@ -173,6 +173,7 @@ class Daemon:
 
         `server` runs in `http`; both have ended when this returns.
         """
+        audit.actor.set(audit.OWNER)
         gateway, captures = self.gateway, self.gateway.captures
         async with asyncio.TaskGroup() as group:
 
@@ -348,7 +349,8 @@ def open_slot_cache(
     return SlotCache(store, upstreams, metrics, clock)
 
 
-def open_meter(data_dir: Path, metrics: Metrics, clock: Clock) -> Meter:
+def open_meter(in_use: InUse, metrics: Metrics, clock: Clock) -> Meter:
     """Return the request counter, restored from the last run."""
-    limits = KeyLimits(clock)
-    return Meter(limits, UsageRecorder(data_dir / "usage", limits.restore), metrics, clock)
+    limits = KeyLimits(clock, lambda: in_use.config.groups)
+    recorder = UsageRecorder(in_use.config.data_dir / "usage", limits.restore)
+    return Meter(in_use, limits, recorder, metrics)

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from vllama.accounts.keys.ring import KeyRing
-from vllama.base import executors, log_context
+from vllama.base import audit, executors, log_context
 from vllama.base.errors import ConfigError, VllamaError
 from vllama.config import Config, list_upstreams, models_settings, read_node_key
 from vllama.config.report import Changes, compare_settings
@@ -153,6 +153,10 @@ class Reloader:
         log_changes(found)
         if new.config.exposure != exposed:
             warn_of_exposure(new.config, self.reporter)
+        before, after = ({row.key: row.text for row in one.report.settings} for one in (old, new))
+        if before != after:
+            folder = new.config.data_dir
+            await executors.upkeep.run(audit.record, folder, "config change", "", before, after)
         log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
 
     def _derive(self, config: Config) -> Setup:

@@ -6,12 +6,14 @@ import asyncio
 import random
 from contextlib import suppress
 from datetime import UTC, datetime
+from decimal import Decimal
 
 import msgspec
 import pytest
 
 from tests.loops import in_loop
 from tests.manual_clock import ManualClock
+from vllama.accounts.keys.group import Group
 from vllama.accounts.keys.key import (
     DAY_S,
     ApiKey,
@@ -21,8 +23,9 @@ from vllama.accounts.keys.key import (
     parse_rate,
     parse_tokens,
 )
-from vllama.accounts.keys.limits import KeyLimits, Size
-from vllama.accounts.usage.entries import name_day
+from vllama.accounts.keys.limits import KeyLimits, Reservation, Size
+from vllama.accounts.usage.entries import UsedBefore, name_day
+from vllama.accounts.usage.money import UNIT, MoneyLimit, parse_budget
 from vllama.base.errors import LimitReached
 
 NOON_S = 20_000 * DAY_S + DAY_S / 2
@@ -149,6 +152,13 @@ def fixed(tokens: int) -> Size:
     return lambda: tokens
 
 
+def take(limits: KeyLimits, key: ApiKey, tokens: int, price: int = 0) -> Reservation:
+    """Reserve tokens at once, all of them."""
+    made = limits.try_reserve(key, fixed(tokens), price)
+    assert made is not None and {reserved for _, reserved, _ in made} == {tokens}
+    return made
+
+
 @pytest.mark.parametrize("period", ["min", "day", "month"])
 @pytest.mark.parametrize("seed", range(10))
 @in_loop
@@ -181,7 +191,7 @@ async def test_tokens_are_exceeded_by_one_answer_at_most(seed: int, period: str)
         tokens = chance.randrange(min(most, 300) + 1)
         used, largest = used + tokens, max(largest, tokens)
         limits.finish(key, tokens)
-        limits.release(key, reserved)
+        limits.release(reserved)
 
     await asyncio.gather(*(ask() for _ in range(120)))
     assert 1000 <= used < 1000 + largest
@@ -194,22 +204,23 @@ async def test_what_is_too_large_for_what_is_left_runs_alone() -> None:
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
     for _ in range(4):
         limits.admit(key)
-    assert limits.try_reserve(key, fixed(50)) == limits.try_reserve(key, fixed(50)) == 50
+    first, second = take(limits, key, 50), take(limits, key, 50)
     assert limits.try_reserve(key, fixed(1)) is None
     large = asyncio.ensure_future(limits.reserve(key, fixed(500)))
     small = asyncio.ensure_future(limits.reserve(key, fixed(10)))
     await asyncio.sleep(0)
     limits.finish(key, 5)
-    limits.release(key, 50)
+    limits.release(first)
     await asyncio.sleep(0)
     assert not large.done() and not small.done(), "each in its turn"
     limits.finish(key, 5)
-    limits.release(key, 50)
-    assert await large == 500 and not small.done()
-    limits.shrink(key, 450)  # its model turns out to have a small context
-    assert await small == 10
+    limits.release(second)
+    alone = await large
+    assert not small.done()
+    limits.shrink(alone, fixed(50))  # its model turns out to have a small context
+    await small
     limits.finish(key, 90)
-    limits.release(key, 50)
+    limits.release(alone)
     with pytest.raises(LimitReached):
         limits.admit(key)
 
@@ -219,7 +230,7 @@ async def test_who_was_admitted_before_the_tokens_were_used_up_is_refused() -> N
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
     limits.admit(key)
     limits.admit(key)  # and its model is looked for
-    limits.release(key, limits.try_reserve(key, fixed(150)) or 0)
+    limits.release(limits.try_reserve(key, fixed(150)) or [])
     limits.finish(key, 150)
     assert limits.try_reserve(key, fixed(1)) is None
     with pytest.raises(LimitReached):
@@ -231,18 +242,18 @@ async def test_who_leaves_while_waiting_for_tokens_lets_others_in() -> None:
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
     for _ in range(4):
         limits.admit(key)
-    assert limits.try_reserve(key, fixed(60)) == 60
+    first = take(limits, key, 60)
     waits = [asyncio.ensure_future(limits.reserve(key, fixed(60))) for _ in range(3)]
     await asyncio.sleep(0)
     waits[0].cancel()
     await asyncio.sleep(0)
     limits.finish(key, 60)
-    limits.release(key, 60)  # there is room for one beside none
+    limits.release(first)  # there is room for one beside none
     await asyncio.sleep(0)
     await asyncio.sleep(0)
     assert [wait.done() for wait in waits] == [True, True, False]
     limits.finish(key, 60)
-    limits.release(key, await waits[1])
+    limits.release(await waits[1])
     with pytest.raises(LimitReached):
         await waits[2]
     assert limits._uses["ann"].reserved == limits._uses["ann"].active == 0
@@ -253,11 +264,11 @@ async def test_who_is_let_in_and_leaves_at_once_lets_others_in() -> None:
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(tokens=100)
     for _ in range(3):
         limits.admit(key)
-    assert limits.try_reserve(key, fixed(60)) == 60
+    first = take(limits, key, 60)
     waits = [asyncio.ensure_future(limits.reserve(key, fixed(60))) for _ in range(2)]
     await asyncio.sleep(0)
     limits.finish(key, 60)
-    limits.release(key, 60)
+    limits.release(first)
     waits[0].cancel()  # in the same turn of the loop
     await asyncio.wait(waits)
     assert waits[0].cancelled() and waits[1].exception() is None
@@ -268,7 +279,7 @@ async def test_a_key_without_such_a_limit_never_waits() -> None:
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(rate=Rate(9, "s"))
     limits.admit(key)
     limits.admit(key)
-    assert limits.try_reserve(key, fixed(1 << 62)) == limits.try_reserve(key, fixed(5)) == 0
+    assert limits.try_reserve(key, fixed(1 << 62)) and limits.try_reserve(key, fixed(5))
 
 
 @in_loop
@@ -306,7 +317,7 @@ async def test_the_tokens_of_a_minute_are_of_any_minute() -> None:
 async def test_the_tokens_of_a_month(now: str, left_s: float) -> None:
     clock = ManualClock(datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp())
     limits, key = KeyLimits(clock), make_key(tokens=100, tokens_period="month")
-    limits.restore({"ann": ({f"{now[:8]}01": 60, "2026-10-31": 70}, [])})
+    limits.restore({"ann": UsedBefore(tokens={f"{now[:8]}01": 60, "2026-10-31": 70})})
     limits.admit(key)
     limits.finish(key, 40)
     with pytest.raises(LimitReached, match="tokens of this month") as caught:
@@ -321,7 +332,8 @@ async def test_the_tokens_of_a_month(now: str, left_s: float) -> None:
 async def test_what_was_used_before_a_restart_counts() -> None:
     clock = ManualClock(NOON_S)
     limits, key = KeyLimits(clock), make_key(tokens=100, rate=Rate(3, "min"))
-    limits.restore({"ann": ({name_day(NOON_S): 99}, [(NOON_S - 50, 0), (NOON_S - 1, 0)])})
+    recent = [(NOON_S - 50, 0), (NOON_S - 1, 0)]
+    limits.restore({"ann": UsedBefore(tokens={name_day(NOON_S): 99}, recent=recent)})
     limits.admit(key)
     with pytest.raises(LimitReached, match="3 requests per min"):
         limits.admit(key)
@@ -330,7 +342,8 @@ async def test_what_was_used_before_a_restart_counts() -> None:
     with pytest.raises(LimitReached, match="tokens of today"):
         limits.admit(key)
     by_minute = make_key(owner="b", tokens=100, tokens_period="min")
-    limits.restore({"b": ({}, [(clock.time() - 59, 99), (clock.time() - 5, 1)])})
+    recent = [(clock.time() - 59, 99), (clock.time() - 5, 1)]
+    limits.restore({"b": UsedBefore(recent=recent)})
     with pytest.raises(LimitReached, match="tokens of the last minute") as caught:
         limits.admit(by_minute)
     assert caught.value.retry_after_s == 1
@@ -380,8 +393,125 @@ async def test_a_day_back_and_forth_gives_no_tokens_anew(days: int, period: str)
 async def test_a_clock_that_is_back_before_all_days_has_limits_too() -> None:
     clock = ManualClock(NOON_S - 500 * DAY_S)
     limits, key = KeyLimits(clock), make_key(tokens=100)
-    limits.restore({"ann": ({name_day(NOON_S + n * DAY_S): 1 for n in range(200)}, [])})
+    days = {name_day(NOON_S + n * DAY_S): 1 for n in range(200)}
+    limits.restore({"ann": UsedBefore(tokens=days)})
     limits.admit(key)
     limits.finish(key, 100)
     with pytest.raises(LimitReached):
         limits.admit(key)
+
+
+BUDGET = parse_budget("2/day")
+GROUPS: list[tuple[str, Group, str]] = [
+    ("rate", Group(name="team", rate=Rate(3, "min")), "3 requests per min"),
+    ("concurrent", Group(name="team", concurrent=3), "3 requests at a time"),
+    ("tokens", Group(name="team", tokens=Rate(30, "day")), "30 tokens of today"),
+    ("minute", Group(name="team", tokens=Rate(30, "min")), "30 tokens of the last minute"),
+    ("month", Group(name="team", tokens=Rate(30, "month")), "30 tokens of this month"),
+    ("money", Group(name="team", budget=parse_budget("3/month")), "its budget of this month"),
+]
+
+
+@pytest.mark.parametrize(("kind", "group", "words"), GROUPS, ids=[kind for kind, _, _ in GROUPS])
+@in_loop
+async def test_keys_of_a_group_share_its_limits(kind: str, group: Group, words: str) -> None:
+    limits = KeyLimits(ManualClock(NOON_S), lambda: (Group(name="other"), group))
+    keys = [make_key(owner=str(number), group="team") for number in range(4)]
+    free = [make_key(owner="free"), make_key(owner="other", group="other")]
+    for key in (*keys[:3], *free):
+        limits.admit(key)
+        if kind != "concurrent":
+            limits.finish(key, 10, UNIT)
+    with pytest.raises(LimitReached, match=f"the group 'team' .*{words}"):
+        limits.admit(keys[3])
+    assert limits._uses["3"].running == 0, "nothing of a refused request is counted"
+    for key in free:
+        limits.admit(key)
+
+
+@pytest.mark.parametrize("own", ["key", "group"])
+@in_loop
+async def test_the_limits_of_a_key_and_of_its_group_hold_both(own: str) -> None:
+    few, many = Rate(10, "day"), Rate(99, "day")
+    group = Group(name="team", tokens=many if own == "key" else few)
+    limits = KeyLimits(ManualClock(NOON_S), lambda: [group])
+    key = make_key(tokens=few.count if own == "key" else many.count, group="team")
+    standing = limits.find_standing(key).tokens
+    assert standing is not None and standing.limit == 10, "what is less is shown"
+    limits.admit(key)
+    limits.finish(key, 10)
+    with pytest.raises(LimitReached, match=f"the {own} '"):
+        limits.admit(key)
+
+
+@in_loop
+async def test_a_budget_ends_with_its_period() -> None:
+    clock = ManualClock(NOON_S)
+    limits, key = KeyLimits(clock), make_key(budget=BUDGET)
+    limits.restore({"ann": UsedBefore(spend={name_day(NOON_S): UNIT})})
+    limits.admit(key)
+    limits.finish(key, 5, UNIT - 1)
+    limits.admit(key)
+    limits.finish(key, 1, 1)
+    with pytest.raises(LimitReached, match="its budget of today") as caught:
+        limits.admit(key)
+    assert caught.value.retry_after_s == DAY_S / 2 and "midnight" in (caught.value.hint or "")
+    clock.advance(DAY_S / 2)
+    limits.admit(key)
+
+
+@pytest.mark.parametrize("seed", range(10))
+@in_loop
+async def test_a_budget_of_a_group_is_exceeded_by_one_answer_at_most(seed: int) -> None:
+    chance = random.Random(seed)
+    group = Group(name="team", budget=MoneyLimit(Decimal("0.001"), "day"))
+    limits = KeyLimits(ManualClock(NOON_S), lambda: [group])
+    keys = [make_key(owner=str(number), group="team", tokens=9000) for number in range(5)]
+    price, most, spent, largest = 10**6, 10**9, 0, 0  # of a token, and of all
+
+    async def ask(key: ApiKey) -> None:
+        nonlocal spent, largest
+        size = fixed(chance.choice((5, 40, 400, 1 << 40)))
+        with suppress(LimitReached):
+            limits.admit(key)
+            reserved, tokens = limits.try_reserve(key, size, price), 0
+            try:
+                reserved = reserved or await limits.reserve(key, size, price)
+                for _ in range(chance.randrange(5)):
+                    await asyncio.sleep(0)
+                limits.shrink(reserved, fixed(300))
+                tokens = chance.randrange(min(size(), 300) + 1)
+            finally:
+                limits.finish(key, tokens, tokens * price)
+                limits.release(reserved or [])
+                spent, largest = spent + tokens * price, max(largest, tokens * price)
+
+    tasks = [asyncio.ensure_future(ask(chance.choice(keys))) for _ in range(200)]
+    await asyncio.sleep(0)
+    for task in chance.sample(tasks, 20):
+        task.cancel()
+    await asyncio.wait(tasks)
+    assert most <= spent < most + largest
+    for use in limits._uses.values():
+        assert use.reserved == use.pledged == use.active == use.running == 0
+
+
+@pytest.mark.parametrize(
+    ("limits_of", "shares", "warnings"),
+    [
+        ({"tokens": 100}, (79, 1, 5), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100}, (10, 900), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100, "tokens_period": "min"}, (90,), []),
+        ({"budget": BUDGET}, (80, 81), ["the key 'ann' has used 80 % of its budget of today"]),
+        ({}, (1000,), []),
+    ],
+)
+@in_loop
+async def test_eighty_percent_is_said_once(
+    limits_of: dict, shares: tuple[int, ...], warnings: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    limits, key = KeyLimits(ManualClock(NOON_S)), make_key(**limits_of)
+    for tokens in shares:
+        limits.admit(key)
+        limits.finish(key, tokens, tokens * UNIT // 100)
+    assert [record.getMessage() for record in caplog.records] == warnings

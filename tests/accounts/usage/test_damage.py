@@ -10,18 +10,19 @@ import sqlite3
 import tempfile
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import cache
 from pathlib import Path
 
 import pytest
 
-from tests.accounts.usage.test_usage import count, list_journals, record, recording, served
+from tests.accounts.usage.test_usage import DAY, count, list_journals, record, recording, served
 from tests.loops import in_loop
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage import store as store_module
-from vllama.accounts.usage.entries import SUFFIX, Admitted, encode_entry
+from vllama.accounts.usage.entries import SUFFIX, Admitted, UsedBefore, encode_entry
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, QUARANTINE_NAME, UsageStore
 from vllama.base.clock import RealClock
@@ -122,7 +123,7 @@ def execute(statement: str, *, anew: bool = False) -> Callable[[Path], None]:
         make_folder_beside("-shm"),
         execute("PRAGMA user_version = 99"),
         execute("CREATE TABLE usage (something TEXT)", anew=True),
-        execute("INSERT INTO tokens VALUES (CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT), 1)"),
+        execute("INSERT INTO tokens VALUES (CAST(x'ff' AS TEXT), CAST(x'fe' AS TEXT), 1, 0)"),
     ],
 )
 def test_what_is_no_database_is_put_aside(
@@ -145,12 +146,17 @@ ODD = ("NULL IS NULL", "'text'", "x'fe'", "-1", "1.5", "1e300", "922337203685477
 
 
 @pytest.mark.parametrize("value", ODD)
-@pytest.mark.parametrize("column", [("tokens", 0), ("tokens", 2), ("recent", 1), ("recent", 3)])
+@pytest.mark.parametrize(
+    "column", [("tokens", 0), ("tokens", 2), ("tokens", 3), ("recent", 1), ("recent", 3)]
+)
 def test_a_value_of_any_type_costs_its_row_at_most(
     column: tuple[str, int], value: str, tmp_path: Path
 ) -> None:
     table, place = column
-    good = {"tokens": ["'2026-11-01'", "'ann'", "1"], "recent": ["'ann'", "1", "9e99", "1"]}[table]
+    good = {
+        "tokens": ["'2026-11-01'", "'ann'", "1", "1"],
+        "recent": ["'ann'", "1", "9e99", "1"],
+    }[table]
     good[place] = value
     with sqlite3.connect(fill(tmp_path)) as database:
         database.execute(f"INSERT INTO {table} VALUES ({', '.join(good)})")
@@ -164,11 +170,38 @@ def test_an_empty_file_is_a_new_database(tmp_path: Path) -> None:
     assert count(tmp_path) == (1, 2) and not list_aside(tmp_path)
 
 
-def test_a_database_of_an_earlier_version_is_no_damaged_one(tmp_path: Path) -> None:
-    with sqlite3.connect(fill(tmp_path)) as database:
-        database.executescript("DROP TABLE recent; PRAGMA user_version = 1")
+OLD = """
+CREATE TABLE usage (
+  day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, requests INTEGER NOT NULL,
+  prompt_tokens INTEGER NOT NULL, cached_tokens INTEGER NOT NULL,
+  generated_tokens INTEGER NOT NULL, duration_us INTEGER NOT NULL, PRIMARY KEY (day, key, model)
+) WITHOUT ROWID;
+CREATE TABLE journals (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
+CREATE TABLE tokens (
+  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, PRIMARY KEY (day, key)
+) WITHOUT ROWID;
+INSERT INTO usage VALUES ('2026-11-23', 'old', 'm', 1, 10, 4, 2, 1500000);
+INSERT INTO tokens VALUES ('2026-11-23', 'owner', 12);
+"""
+"""Tables of versions 1 and 2, before there were prices."""
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_a_database_of_an_earlier_version_is_read_on(version: int, tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database:
+        database.executescript(f"{OLD} PRAGMA user_version = {version}")
+    stores = []
+    with ThreadPoolExecutor(4) as pool:  # servers that start at once
+        for made in [pool.submit(UsageStore, tmp_path) for _ in range(4)]:
+            stores.append(made.result())
+    for store in stores:
+        store.close()
     live(tmp_path)
-    assert count(tmp_path) == count(tmp_path, "key-003") == (1, 2) and not list_aside(tmp_path)
+    assert count(tmp_path) == count(tmp_path, "old") == (1, 2) and not list_aside(tmp_path)
+    with closing(UsageStore(tmp_path)) as store:
+        [row] = [row for row in store.list_rows(["key", "group"]) if row.key == "old"]
+        assert (row.seconds, row.group, row.spend, row.unpriced) == (1.5, "", None, 1)
+        assert store.read_recent(0.0)["owner"] == UsedBefore(tokens={DAY: 12}, spend={DAY: 0})
 
 
 @in_loop
@@ -302,7 +335,7 @@ def test_times_in_the_future_count_as_now_once(tmp_path: Path) -> None:
     now_s, ahead_s = time.time(), 400 * 86_400.0
     record(tmp_path, Admitted("ann", now_s + ahead_s, now_s + ahead_s + 60))
     store = UsageStore(tmp_path)
-    assert store.read_recent(now_s)["ann"][1] == [(now_s, 0)]
-    assert store.read_recent(now_s + 59)["ann"][1] == [(now_s, 0)], "not anew with each start"
+    assert store.read_recent(now_s)["ann"].recent == [(now_s, 0)]
+    assert store.read_recent(now_s + 59)["ann"].recent == [(now_s, 0)], "not anew with each start"
     assert store.read_recent(now_s + 61) == {}
     store.close()

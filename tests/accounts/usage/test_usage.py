@@ -25,9 +25,11 @@ from vllama.accounts.usage.entries import (
     Amounts,
     Journal,
     Served,
+    UsedBefore,
     decode_entry,
     encode_entry,
 )
+from vllama.accounts.usage.money import UNIT
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, UsageStore
 from vllama.base.journal import read_lines
@@ -56,7 +58,7 @@ def count(folder: Path, key: str = "ann") -> tuple[int, int]:
 
 def list_tokens(store: UsageStore) -> dict[str, dict[str, int]]:
     """Return the tokens of each day by the identities of keys."""
-    return {identity: days for identity, (days, _) in store.read_recent(0.0).items()}
+    return {identity: used.tokens for identity, used in store.read_recent(0.0).items()}
 
 
 def list_journals(folder: Path) -> list[Path]:
@@ -133,8 +135,8 @@ async def live():
     recorder = UsageRecorder(Path(sys.argv[1]))
     flushes = int(sys.argv[2])
     for number in range(300):
-        amounts = Amounts(requests=1, generated_tokens=2)
-        recorder.record(Served("2026-11-23", "ann", "m", amounts))
+        amounts = Amounts(requests=1, generated_tokens=2, priced_requests=1, spend=1_234_567)
+        recorder.record(Served("2026-11-23", "ann", "m", amounts, "owner", "team"))
         if flushes and number % flushes == 0:
             await recorder.flush()
     os.kill(os.getpid(), signal.SIGKILL)
@@ -150,6 +152,31 @@ def test_nothing_is_lost_or_counted_twice_by_a_kill(flushes: int, tmp_path: Path
     assert count(tmp_path) == (300, 600)
     assert count(tmp_path) == (300, 600)
     assert not list(tmp_path.glob(f"*{SUFFIX}"))
+    with closing(UsageStore(tmp_path)) as store:
+        assert [row.spend for row in store.list_rows(["group"])] == [300 * 1_234_567 / UNIT]
+        spend = {identity: used.spend for identity, used in store.read_recent(0.0).items()}
+    assert spend == {key: {DAY: 300 * 1_234_567} for key in ("owner", "group team")}
+
+
+def test_spend_is_exact_beyond_64_bits_and_says_what_has_no_price(tmp_path: Path) -> None:
+    most = 1 << 62
+    priced = Amounts(requests=1, priced_requests=1, spend=most)
+    days = [f"2026-11-{number:02}" for number in range(1, 9)]
+    record(
+        tmp_path,
+        *(Served(day, "ann", "m", priced, group="team") for day in days),
+        Served(DAY, "ann", "free", Amounts(requests=2), group="team"),
+        Served(DAY, "bob", "free", Amounts(requests=3)),
+    )
+    with closing(UsageStore(tmp_path)) as store:
+        rows = [(row.group, row.spend, row.unpriced) for row in store.list_rows(["group"])]
+    assert rows == [("", None, 3), ("team", 8 * most / UNIT, 2)]
+
+
+def test_lines_of_an_earlier_version_are_read(tmp_path: Path) -> None:
+    old = b'["served","2026-11-23","ann","m",{"requests":1,"generated_tokens":2},"owner"]\n'
+    (tmp_path / f"1{SUFFIX}").write_bytes(old)
+    assert count(tmp_path) == (1, 2)
 
 
 def test_a_kill_while_a_journal_is_taken_over(tmp_path: Path) -> None:
@@ -239,9 +266,8 @@ def test_admissions_outlive_a_restart_as_long_as_they_count(tmp_path: Path) -> N
         Admitted("bob", now_s - 1, now_s + 59, 7),
     )
     store = UsageStore(tmp_path)
-    assert store.read_recent(now_s) == {
-        "bob": ({}, [(now_s - 2, 0), (now_s - 1, 0), (now_s - 1, 7)])
-    }
+    recent = [(now_s - 2, 0), (now_s - 1, 0), (now_s - 1, 7)]
+    assert store.read_recent(now_s) == {"bob": UsedBefore(recent=recent)}
     assert store.read_recent(now_s + 70) == {}
     store.close()
 

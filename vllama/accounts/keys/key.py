@@ -13,6 +13,8 @@ from typing import Literal
 from msgspec import Struct
 from msgspec.structs import replace
 
+from vllama.accounts.usage.money import MoneyLimit
+
 PREFIX = "sk-"
 LATEST = ":latest"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
@@ -155,6 +157,8 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     tokens: int | None = None
     tokens_period: Literal["min", "day", "month"] = "day"
     concurrent: int | None = None
+    budget: MoneyLimit | None = None
+    group: str | None = None
     priority: int = 1
     created_s: float = 0.0
     expires_s: float | None = None
@@ -166,6 +170,16 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def identity(self) -> str:
         """Identity for the limits: the name may have been that of another key before."""
         return self.owner or self.name
+
+    @property
+    def title(self) -> str:
+        """The key in a sentence."""
+        return f"the key '{self.name}'"
+
+    @property
+    def token_limit(self) -> Rate | None:
+        """The limit of tokens with its period."""
+        return None if self.tokens is None else Rate(self.tokens, self.tokens_period)
 
     def allows(self, scope: Scope) -> bool:
         """Return whether the key may do what needs `scope`."""

@@ -7,7 +7,7 @@ calendar.
 
 Nobody knows the tokens of an answer before it has ended. So each request reserves the most that it
 can take, until its end. One that finds too little left waits until nothing else of the key runs:
-so a key exceeds its tokens by no more than one answer.
+so a key exceeds its tokens by no more than one answer. With prices, the same holds for budgets.
 
 A clock may jump. Times in the future count as now, and each day keeps its tokens.
 """
@@ -15,28 +15,33 @@ A clock may jump. Times in the future count as now, and each day keeps its token
 from __future__ import annotations
 
 import asyncio
-from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from msgspec import Struct
 
+from vllama.accounts.keys.group import Group
 from vllama.accounts.keys.key import DAY_S, MONTH, ApiKey, format_count
-from vllama.accounts.usage.entries import name_day
+from vllama.accounts.usage.entries import UsedBefore, name_day
+from vllama.accounts.usage.money import UNIT
 from vllama.base.clock import Clock
 from vllama.base.errors import LimitReached
 
+log = logging.getLogger(__name__)
+
 MINUTE_S = 60.0
+WARN_AT = 80  # percent
 _ENDS = {
     "min": ("the last minute", "each is available again a minute after its use"),
     "day": ("today", "the limit resets at midnight (UTC)"),
     MONTH: ("this month", "the limit resets on the first day of the month (UTC)"),
 }
 
-Before: TypeAlias = tuple[Mapping[str, int], Sequence[tuple[float, int]]]
-"""What a key used before a restart: tokens by day; and of late by time, 0 for an admission."""
+Limited: TypeAlias = ApiKey | Group
 Size: TypeAlias = Callable[[], int]
 """Returns the most tokens that a request can take, as far as that is known now."""
 
@@ -93,58 +98,89 @@ class SlidingWindow:
         return self._used[-1][0] + period_s - now_s if self._used else 0.0
 
 
+class Quota(NamedTuple):
+    """A limit of tokens or money in a period, and how much of it is used and reserved."""
+
+    limit: int
+    period: str
+    used: int
+    reserved: int
+    words: str
+    is_money: bool = False
+
+
 @dataclass(slots=True)
 class Use:
-    """Usage of one key: recent requests and tokens, and the tokens of each day.
+    """Usage of a key or group: recent requests and tokens, and tokens and spend of each day.
 
-    Of the `running` requests, `active` ones have `reserved` tokens. Others wait at the `door`, one
-    of them until some are `freed`, the rest for that one.
+    Of the `running` requests, `active` ones have `reserved` tokens, which cost up to `pledged`.
+    Others wait at the `door`, one of them until some are `freed`, the rest for that one.
     """
 
     admitted: SlidingWindow = field(default_factory=SlidingWindow)
-    spent: SlidingWindow = field(default_factory=SlidingWindow)
-    days: dict[str, int] = field(default_factory=dict)
+    recent: SlidingWindow = field(default_factory=SlidingWindow)
+    tokens: Counter[str] = field(default_factory=Counter)
+    spend: Counter[str] = field(default_factory=Counter)
     running: int = 0
     active: int = 0
     reserved: int = 0
+    pledged: int = 0
     door: asyncio.Lock = field(default_factory=asyncio.Lock)
     freed: asyncio.Event = field(default_factory=asyncio.Event)
 
-    def add(self, tokens: int, day: str) -> None:
-        """Count tokens of a day."""
-        self.days[day] = self.days.get(day, 0) + tokens
+    def hold(self, tokens: int, price: int, active: int = 0) -> None:
+        """Reserve tokens, or give them back."""
+        self.reserved += tokens
+        self.pledged += tokens * price
+        self.active += active
+        self.freed.set()
 
-    def sum_tokens(self, period: str, now_s: float) -> int:
-        """Return the tokens of the running period."""
-        if period == "min":
-            return self.spent.sum
-        day = name_day(now_s)
-        if period == MONTH:
-            return sum(tokens for one, tokens in self.days.items() if one[:7] == day[:7])
-        return self.days.get(day, 0)
+    def list_quotas(self, limited: Limited, now_s: float) -> Iterator[Quota]:
+        """Yield the limits of tokens and money."""
+        if (limit := limited.token_limit) is not None:
+            is_recent = limit.period == "min"
+            used = self.recent.sum if is_recent else sum_period(self.tokens, limit.period, now_s)
+            words = f"{format_count(limit.count)} tokens"
+            yield Quota(limit.count, limit.period, used, self.reserved, words)
+        if (budget := limited.budget) is not None:
+            used = sum_period(self.spend, budget.period, now_s)
+            most = int(budget.amount * UNIT)
+            yield Quota(most, budget.period, used, self.pledged, "budget", is_money=True)
+
+
+Reservation: TypeAlias = list[tuple[Use, int, int]]
+"""Tokens that a request has reserved of its key and its group, with the highest price of one."""
 
 
 class KeyLimits:
-    """The limits of all keys; to be used in one event loop.
+    """The limits of all keys and groups; to be used in one event loop.
 
     Keys without limits are counted too, since they may be given some at any time.
     """
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, clock: Clock, list_groups: Callable[[], Iterable[Group]] = tuple) -> None:
+        self.clock = clock
+        self._list_groups = list_groups
         self._uses: dict[str, Use] = {}
 
-    def restore(self, before: Mapping[str, Before]) -> None:
-        """Add the earlier usage of keys, by the identities of keys."""
-        for identity, (days, recent) in before.items():
+    def restore(self, before: Mapping[str, UsedBefore]) -> None:
+        """Add the earlier usage of keys and groups, by their identities."""
+        for identity, earlier in before.items():
             use = self._uses.setdefault(identity, Use())
-            for day, tokens in days.items():
-                use.add(tokens, day)
-            for time_s, tokens in recent:
-                window = use.spent if tokens else use.admitted
+            use.tokens.update(earlier.tokens)
+            use.spend.update(earlier.spend)
+            for time_s, tokens in earlier.recent:
+                window = use.recent if tokens else use.admitted
                 window.add(tokens or 1, time_s)
             use.admitted.sort()
-            use.spent.sort()
+            use.recent.sort()
+
+    def list_limited(self, key: ApiKey) -> tuple[Limited, ...]:
+        """Return the key, and its group if it has one; a group without a table has no limits."""
+        if not (name := key.group):
+            return (key,)
+        found = (group for group in self._list_groups() if group.name == name)
+        return key, next(found, Group(name=name))
 
     def admit(self, key: ApiKey, *, gives_way: bool = False) -> None:
         """Admit a request, for which `finish` has to be called once. Raises LimitReached.
@@ -152,123 +188,156 @@ class KeyLimits:
         `gives_way`: a row of a batch, which ends as soon as another request comes; it does not
         count as one of the concurrent requests.
         """
-        use, now_s = self._use_of(key)
-        self._check_tokens(key, use, now_s)
-        self._check_rate(key, use, now_s)
-        if not gives_way and key.concurrent is not None and use.running >= key.concurrent:
-            raise LimitReached(
-                f"the key '{key.name}' is limited to {count_requests(key.concurrent)} at a time, "
-                "and has reached that limit",
-                retry_after_s=1.0,
-                hint="wait until one of them has ended",
-            )
-        if key.rate is not None:
-            use.admitted.add(1, now_s)
-        use.running += not gives_way
+        limited = [(one, *self._use_of(one)) for one in self.list_limited(key)]
+        for one, use, now_s in limited:
+            self._check_quotas(one, use, now_s)
+            self._check_rate(one, use, now_s)
+            if not gives_way and one.concurrent is not None and use.running >= one.concurrent:
+                raise LimitReached(
+                    f"{one.title} is limited to {count_requests(one.concurrent)} at a time, "
+                    "and has reached that limit",
+                    retry_after_s=1.0,
+                    hint="wait until one of them has ended",
+                )
+        for one, use, now_s in limited:
+            if one.rate is not None:
+                use.admitted.add(1, now_s)
+            use.running += not gives_way
 
-    async def reserve(self, key: ApiKey, size: Size) -> int:
-        """Reserve the tokens of an admitted request, once there is room; return how many.
+    async def reserve(self, key: ApiKey, size: Size, price: int = 0) -> Reservation:
+        """Reserve the tokens of an admitted request, once there is room; return what is reserved.
 
-        They are given back by `release`. Raises LimitReached if the tokens of the key were used up
-        meanwhile.
+        `price` is the highest of a token. What is reserved is given back by `release`. Raises
+        LimitReached if the tokens or the budget were used up meanwhile.
         """
-        use, _ = self._use_of(key)
-        async with use.door:
-            while True:
-                self._check_tokens(key, *self._use_of(key))
-                if (tokens := self._take(key, size)) is not None:
-                    return tokens
-                use.freed.clear()
-                await use.freed.wait()
+        made: Reservation = []
+        try:
+            for one in self.list_limited(key):  # in one order, so that no two wait for each other
+                use, _ = self._use_of(one)
+                async with use.door:
+                    self._check_quotas(one, *self._use_of(one))
+                    while (reserved := self._take(one, size, price)) is None:
+                        use.freed.clear()
+                        await use.freed.wait()
+                        self._check_quotas(one, *self._use_of(one))
+                made.append(reserved)
+        except BaseException:
+            self.release(made)
+            raise
+        return made
 
-    def try_reserve(self, key: ApiKey, size: Size) -> int | None:
+    def try_reserve(self, key: ApiKey, size: Size, price: int = 0) -> Reservation | None:
         """Reserve at once, without suspending; None if there is no room, or nothing is left."""
-        use, _ = self._use_of(key)
-        return None if use.door.locked() else self._take(key, size)
+        made: Reservation = []
+        for one in self.list_limited(key):
+            is_queued = self._use_of(one)[0].door.locked()
+            if is_queued or (reserved := self._take(one, size, price)) is None:
+                self.release(made)
+                return None
+            made.append(reserved)
+        return made
 
-    def release(self, key: ApiKey, reserved: int) -> None:
-        """Give reserved tokens back."""
-        use, _ = self._use_of(key)
-        use.active -= 1
-        use.reserved -= reserved
-        use.freed.set()
+    @staticmethod
+    def release(reservation: Reservation) -> None:
+        """Give back what is reserved."""
+        for use, tokens, price in reservation:
+            use.hold(-tokens, price, -1)
 
-    def shrink(self, key: ApiKey, surplus: int) -> None:
-        """Give back a part of the tokens that a request has reserved."""
-        use, _ = self._use_of(key)
-        use.reserved -= surplus
-        use.freed.set()
+    @staticmethod
+    def shrink(reservation: Reservation, size: Size) -> None:
+        """Give back what a request cannot take after all."""
+        for place, (use, tokens, price) in enumerate(reservation):
+            if tokens and (least := size()) < tokens:
+                use.hold(least - tokens, price)
+                reservation[place] = use, least, price
 
-    def finish(self, key: ApiKey, tokens: int, *, gives_way: bool = False) -> None:
-        """Count a request of `key` that has ended, and the tokens that it took."""
-        use, now_s = self._use_of(key)
-        use.running -= not gives_way
-        use.add(tokens, name_day(now_s))
-        if tokens and key.tokens_period == "min":
-            use.spent.add(tokens, now_s)
+    def finish(self, key: ApiKey, tokens: int, spend: int = 0, *, gives_way: bool = False) -> None:
+        """Count a request of `key` that has ended, the tokens that it took, and their price."""
+        for one in self.list_limited(key):
+            use, now_s = self._use_of(one)
+            use.running -= not gives_way
+            use.tokens[name_day(now_s)] += tokens
+            use.spend[name_day(now_s)] += spend
+            if tokens and one.token_limit is not None and one.token_limit.period == "min":
+                use.recent.add(tokens, now_s)
+            for limit, period, used, _, words, is_money in use.list_quotas(one, now_s):
+                before = used - (spend if is_money else tokens)
+                if period != "min" and before * 100 < limit * WARN_AT <= used * 100:
+                    what = f"{words} of {_ENDS[period][0]}"
+                    log.warning("%s has used %d %% of its %s", one.title, WARN_AT, what)
 
     def find_standing(self, key: ApiKey) -> Standing:
-        """Return the remainder of the limits."""
-        use, now_s = self._use_of(key)
-        requests = tokens = None
-        if key.rate is not None:
-            left = max(0, key.rate.count - use.admitted.sum)
-            reset_s = use.admitted.find_reset(now_s, key.rate.period_s)
-            requests = Window(key.rate.count, left, reset_s)
-        if key.tokens is not None:
-            left = max(0, key.tokens - use.sum_tokens(key.tokens_period, now_s))
-            reset_s = seconds_to_end(key.tokens_period, now_s)
-            if key.tokens_period == "min":
-                reset_s = use.spent.find_reset(now_s, MINUTE_S)
-            tokens = Window(key.tokens, left, reset_s)
-        return Standing(requests, tokens)
+        """Return the remainder of the limits: the smaller one of key and group."""
+        found: list[list[Window]] = [[], []]
+        for one in self.list_limited(key):
+            use, now_s = self._use_of(one)
+            if one.rate is not None:
+                left = max(0, one.rate.count - use.admitted.sum)
+                reset_s = use.admitted.find_reset(now_s, one.rate.period_s)
+                found[0].append(Window(one.rate.count, left, reset_s))
+            for limit, period, used, _, _, is_money in use.list_quotas(one, now_s):
+                reset_s = seconds_to_end(period, now_s)
+                if period == "min":
+                    reset_s = use.recent.find_reset(now_s, MINUTE_S)
+                if not is_money:
+                    found[1].append(Window(limit, max(0, limit - used), reset_s))
+        return Standing(*(min(each, key=lambda one: one.remaining, default=None) for each in found))
 
-    def _use_of(self, key: ApiKey) -> tuple[Use, float]:
-        """Return the usage of a key that still counts now, and the time."""
-        use, now_s = self._uses.get(key.identity), self._clock.time()
+    def _use_of(self, limited: Limited) -> tuple[Use, float]:
+        """Return the usage that still counts now, and the time."""
+        use, now_s = self._uses.get(limited.identity), self.clock.time()
         if use is None:
-            use = self._uses[key.identity] = Use()
-        use.admitted.forget(now_s, key.rate.period_s if key.rate is not None else 0.0)
-        use.spent.forget(now_s, MINUTE_S)
+            use = self._uses[limited.identity] = Use()
+        use.admitted.forget(now_s, limited.rate.period_s if limited.rate is not None else 0.0)
+        use.recent.forget(now_s, MINUTE_S)
         return use, now_s
 
     @staticmethod
-    def _check_tokens(key: ApiKey, use: Use, now_s: float) -> None:
-        if key.tokens is None or use.sum_tokens(key.tokens_period, now_s) < key.tokens:
-            return
-        again_s = seconds_to_end(key.tokens_period, now_s)
-        if key.tokens_period == "min":
-            again_s = use.spent.find_wait(key.tokens, now_s, MINUTE_S)
-        when, hint = _ENDS[key.tokens_period]
-        raise LimitReached(
-            f"the key '{key.name}' has used its {format_count(key.tokens)} tokens of {when}",
-            retry_after_s=again_s,
-            hint=hint,
-        )
+    def _check_quotas(limited: Limited, use: Use, now_s: float) -> None:
+        for quota in use.list_quotas(limited, now_s):
+            if quota.used < quota.limit:
+                continue
+            again_s = seconds_to_end(quota.period, now_s)
+            if quota.period == "min":
+                again_s = use.recent.find_wait(quota.limit, now_s, MINUTE_S)
+            when, hint = _ENDS[quota.period]
+            raise LimitReached(
+                f"{limited.title} has used its {quota.words} of {when}",
+                retry_after_s=again_s,
+                hint=hint,
+            )
 
     @staticmethod
-    def _check_rate(key: ApiKey, use: Use, now_s: float) -> None:
-        if key.rate is None or use.admitted.sum < key.rate.count:
+    def _check_rate(limited: Limited, use: Use, now_s: float) -> None:
+        rate = limited.rate
+        if rate is None or use.admitted.sum < rate.count:
             return
         raise LimitReached(
-            f"the key '{key.name}' is limited to {count_requests(key.rate.count)} per "
-            f"{key.rate.period}, and has reached that limit",
-            retry_after_s=use.admitted.find_wait(key.rate.count, now_s, key.rate.period_s),
+            f"{limited.title} is limited to {count_requests(rate.count)} per "
+            f"{rate.period}, and has reached that limit",
+            retry_after_s=use.admitted.find_wait(rate.count, now_s, rate.period_s),
             hint="send fewer requests, or wait",
         )
 
-    def _take(self, key: ApiKey, size: Size) -> int | None:
+    def _take(self, limited: Limited, size: Size, price: int) -> tuple[Use, int, int] | None:
         """Reserve tokens if there is room, or if some are left and nothing else runs."""
-        use, now_s = self._use_of(key)
-        tokens = 0
-        if key.tokens is not None:
-            tokens = size()
-            used = use.sum_tokens(key.tokens_period, now_s)
-            if used + use.reserved + tokens > key.tokens and (use.active or used >= key.tokens):
+        use, now_s = self._use_of(limited)
+        quotas = list(use.list_quotas(limited, now_s))
+        tokens = size() if quotas else 0
+        for limit, _, used, reserved, _, is_money in quotas:
+            wanted = tokens * price if is_money else tokens
+            if used + reserved + wanted > limit and (use.active or used >= limit):
                 return None
-        use.active += 1
-        use.reserved += tokens
-        return tokens
+        use.hold(tokens, price, 1)
+        return use, tokens, price
+
+
+def sum_period(days: Mapping[str, int], period: str, now_s: float) -> int:
+    """Return the sum of the running month, else of the day."""
+    day = name_day(now_s)
+    if period == MONTH:
+        return sum(amount for one, amount in days.items() if one[:7] == day[:7])
+    return days.get(day, 0)
 
 
 def count_requests(count: int) -> str:

@@ -30,7 +30,8 @@ from vllama.accounts.keys.key import (
     parse_rate,
     parse_tokens,
 )
-from vllama.base import private
+from vllama.accounts.usage.money import parse_budget
+from vllama.base import audit, private
 from vllama.base.errors import ConfigError
 from vllama.base.meaning import says
 from vllama.base.units import rfc3339_local
@@ -89,11 +90,13 @@ def wants_keys(path: Path) -> bool:
         return True
 
 
-def change_keys(path: Path, change: Callable[[dict[str, ApiKey]], T], *, opens: bool = False) -> T:
-    """Apply `change` to the keys by name, and write them; return its result.
+def change_keys(
+    path: Path, change: Callable[[dict[str, ApiKey]], T], act: str = "", *, opens: bool = False
+) -> T:
+    """Apply `change`, which is the `act` of the audit log, to the keys by name, and write them.
 
-    With `opens`, requests need no key until a key is added. Other commands wait meanwhile,
-    and no reader sees half of a change. Raises ConfigError, and what `change` raises.
+    Return its result. With `opens`, requests need no key until a key is added. Other commands wait
+    meanwhile, and no reader sees half of a change. Raises ConfigError, and what `change` raises.
     """
     try:
         with private.lock_file(path.with_suffix(".lock"), LOCK_LIMIT_S):
@@ -103,6 +106,12 @@ def change_keys(path: Path, change: Callable[[dict[str, ApiKey]], T], *, opens: 
             is_open = opens or (before.open and keys.keys() <= {key.name for key in before.keys})
             content = msgspec.json.encode(KeyFile(tuple(keys.values()), open=is_open))
             private.replace(path, msgspec.json.format(content, indent=2) + b"\n")
+            old = {key.name: key for key in before.keys}
+            for name in [name for name in {**old, **keys} if old.get(name) != keys.get(name)]:
+                told = _list_told(old.get(name)), _list_told(keys.get(name))
+                audit.record(path.parent, f"keys {act if name in keys else 'remove'}", name, *told)
+            if opens:
+                audit.record(path.parent, "keys open", "")
         return changed
     except OSError as error:
         raise ConfigError(
@@ -111,6 +120,12 @@ def change_keys(path: Path, change: Callable[[dict[str, ApiKey]], T], *, opens: 
             if isinstance(error, PermissionError)
             else "name a folder on a disk with room: VLLAMA_DATA_DIR=FOLDER",
         ) from None
+
+
+def _list_told(key: ApiKey | None) -> dict[str, Any]:
+    """Return a key for the audit log, without any part of a secret."""
+    row = msgspec.to_builtins(describe_key(key)) if key is not None else {}
+    return {name: value for name, value in row.items() if name not in ("shown", "replaced")}
 
 
 def add_key(
@@ -215,6 +230,8 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     tokens: Annotated[str | None, says("tokens in a period, such as `1000/day`; null: no limit")]
     tokens_per_day: Annotated[int | None, says("the tokens, if their period is a day")]
     concurrent: Annotated[int | None, says("requests at once; null: no limit")]
+    budget: Annotated[str | None, says("money in a period, such as `50/month`; null: no limit")]
+    group: Annotated[str | None, says("the group whose limits it shares")]
     priority: Annotated[int, says("its turns in a queue for each turn of a usual key")]
     created_at: Annotated[str | None, says("when it was made")]
     expires_at: Annotated[str | None, says("when it expires; null: never")]
@@ -259,6 +276,8 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "rate": ("rate", parse_rate),
     "tokens": ("tokens", parse_tokens),
     "concurrent": ("concurrent", parse_count),
+    "budget": ("budget", parse_budget),
+    "group": ("group", str.strip),
     "priority": ("priority", read_priority),
     "expires": ("expires_s", lambda text: time.time() + parse_age(text)),
     "overlap": ("overlap_s", parse_age),
@@ -304,6 +323,8 @@ def describe_key(key: ApiKey, secret: str = "") -> KeyRow:
         tokens=f"{key.tokens}/{key.tokens_period}" if key.tokens else None,
         tokens_per_day=key.tokens if key.tokens_period == "day" else None,
         concurrent=key.concurrent,
+        budget=str(key.budget) if key.budget else None,
+        group=key.group,
         priority=key.priority,
         created_at=show(key.created_s),
         expires_at=show(key.expires_s),

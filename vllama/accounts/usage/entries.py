@@ -28,7 +28,8 @@ Day = Annotated[str, msgspec.Meta(pattern=DAY_PATTERN)]
 class Amounts(msgspec.Struct, kw_only=True):
     """Totals of requests: their number, tokens, and time in microseconds.
 
-    `prompt_tokens` include the `cached_tokens`, which the engine had computed before.
+    `prompt_tokens` include the `cached_tokens`, which the engine had computed before. `spend` is
+    that of the `priced_requests`, by the prices of their time, in fractions as in `money`.
     """
 
     requests: Number = 0
@@ -36,6 +37,8 @@ class Amounts(msgspec.Struct, kw_only=True):
     cached_tokens: Number = 0
     generated_tokens: Number = 0
     duration_us: Number = 0
+    priced_requests: Number = 0
+    spend: Number = 0
 
     @property
     def tokens(self) -> int:
@@ -52,7 +55,7 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
     """A request that has been answered. `key` is the name of its key, "" without one.
 
     `day` is the one (UTC) on which its answer ended. `identity` is what the limits of the key are
-    counted by; "" if there are none to count.
+    counted by; "" if there are none to count. `group` is the name of the key's, "" without one.
     """
 
     day: Day
@@ -60,6 +63,7 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
     model: str
     amounts: Amounts
     identity: str = ""
+    group: str = ""
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
@@ -76,6 +80,20 @@ class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
 
 Entry = Served | Admitted
 
+
+class UsedBefore(msgspec.Struct, kw_only=True):
+    """Usage that limits still count: by day; and recent tokens by time, 0 for an admission."""
+
+    tokens: dict[str, int] = {}
+    spend: dict[str, int] = {}
+    recent: list[tuple[float, int]] = []
+
+
+def identify_group(name: str) -> str:
+    """Return the identity of a group for the limits; no key has it."""
+    return f"group {name}"
+
+
 decode_entry = msgspec.json.Decoder(Entry).decode
 _encoder = msgspec.json.Encoder()
 
@@ -87,17 +105,17 @@ def encode_entry(entry: Entry) -> bytes:
 
 def sum_up(entries: Iterable[Entry]) -> list[Entry]:
     """Return fewer entries that say the same: one for all that a key has asked of a model a day."""
-    sums: dict[tuple[str, str, str, str], Amounts] = {}
+    sums: dict[tuple[str, str, str, str, str], Amounts] = {}
     others: list[Entry] = []
     for entry in entries:
         if isinstance(entry, Served):
-            place = entry.day, entry.key, entry.model, entry.identity
+            place = entry.day, entry.key, entry.model, entry.identity, entry.group
             sums.setdefault(place, Amounts()).add(entry.amounts)
         else:
             others.append(entry)
     return others + [
-        Served(day, key, model, sums[day, key, model, identity], identity)
-        for day, key, model, identity in sums
+        Served(day, key, model, amounts, identity, group)
+        for (day, key, model, identity, group), amounts in sums.items()
     ]
 
 

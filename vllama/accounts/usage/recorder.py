@@ -16,10 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
-from vllama.accounts.usage.entries import SUFFIX, Entry, Journal, encode_entry, sum_up
+from vllama.accounts.usage.entries import SUFFIX, Entry, Journal, UsedBefore, encode_entry, sum_up
 from vllama.accounts.usage.store import (
     FAILURES,
-    Recent,
     UsageStore,
     find_inode,
     is_damage,
@@ -55,14 +54,14 @@ class UsageRecorder:
     """
 
     def __init__(
-        self, folder: Path, restore: Callable[[dict[str, Recent]], object] = lambda found: None
+        self, folder: Path, restore: Callable[[dict[str, UsedBefore]], object] = lambda found: None
     ) -> None:
         """Open the folder; `restore` is called once, with what limits still count."""
         self.folder, self.failure = folder, ""
         self._store: UsageStore | None = None
         self._journal: Journal | None = None
-        self._restore: Callable[[dict[str, Recent]], object] | None = restore
-        self._found: dict[str, Recent] | None = None
+        self._restore: Callable[[dict[str, UsedBefore]], object] | None = restore
+        self._found: dict[str, UsedBefore] | None = None
         self._opening = threading.RLock()
         self._stamp = time.time_ns()
         self._numbers = itertools.count(1)

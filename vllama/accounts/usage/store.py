@@ -6,11 +6,12 @@ import logging
 import sqlite3
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeAlias
+from typing import Annotated
 
 from msgspec import Struct, ValidationError, convert
 from msgspec.structs import astuple
@@ -23,10 +24,13 @@ from vllama.accounts.usage.entries import (
     Entry,
     Number,
     Time,
+    UsedBefore,
     decode_entry,
+    identify_group,
     sum_up,
     take_over,
 )
+from vllama.accounts.usage.money import UNIT
 from vllama.base import journal, private
 from vllama.base.meaning import says
 
@@ -34,19 +38,20 @@ log = logging.getLogger(__name__)
 
 FILE_NAME, QUARANTINE_NAME, ASIDE = "usage.db", "unreadable-lines", ".damaged-"
 BUSY_S, BUSY_RETRY_S = 5.0, 0.01
-VERSION = 2
+VERSION = 3
 KEPT_DAYS = 100
 """Days whose tokens are kept for limits: more than a month, and those to which a clock jumps."""
+COLUMNS = ("day", "key", "group", "model")
 _COLUMNS = Amounts.__struct_fields__
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS usage (
-  day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL,
-  {", ".join(f"{name} INTEGER NOT NULL" for name in _COLUMNS)},
-  PRIMARY KEY (day, key, model)
+  day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, "group" TEXT NOT NULL DEFAULT '',
+  {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _COLUMNS)},
+  PRIMARY KEY (day, key, model, "group")
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS journals (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tokens (
-  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL,
+  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, spend INTEGER NOT NULL DEFAULT 0,
   PRIMARY KEY (day, key)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS recent (
@@ -55,17 +60,26 @@ CREATE TABLE IF NOT EXISTS recent (
 PRAGMA user_version = {VERSION}
 """
 """`usage` is for people, by the names of keys. `tokens` and `recent` are for limits, by the
-identities of keys: another key may have had the same name before.
+identities of keys and groups: another key may have had the same name before.
+"""
+_OLD_COLUMNS = ", ".join(("day", "key", "model", *_COLUMNS[:5]))
+_FROM_2 = f"""
+ALTER TABLE usage RENAME TO usage_2;
+{_SCHEMA.partition(";")[0]};
+INSERT INTO usage ({_OLD_COLUMNS}) SELECT {_OLD_COLUMNS} FROM usage_2;
+DROP TABLE usage_2;
+ALTER TABLE tokens ADD COLUMN spend INTEGER NOT NULL DEFAULT 0;
 """
 _ADD = (
-    f"INSERT INTO usage (day, key, model, {', '.join(_COLUMNS)}) VALUES (?, ?, ?, ?, ?, ?, ?, ?) "
-    "ON CONFLICT DO UPDATE SET "
+    f'INSERT INTO usage (day, key, model, "group", {", ".join(_COLUMNS)}) '
+    f"VALUES ({', '.join('?' * (4 + len(_COLUMNS)))}) ON CONFLICT DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in _COLUMNS)
 )
 _ADD_TOKENS = (
-    "INSERT INTO tokens VALUES (?, ?, ?) "
-    "ON CONFLICT DO UPDATE SET tokens = tokens + excluded.tokens"
+    "INSERT INTO tokens VALUES (?, ?, ?, ?) ON CONFLICT DO UPDATE SET "
+    "tokens = tokens + excluded.tokens, spend = spend + excluded.spend"
 )
+_PART = 10**9  # spend is summed up in two parts, as one sum may be beyond 64 bits
 
 
 def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
@@ -90,16 +104,15 @@ class UsageRow(Struct, frozen=True, kw_only=True):
 
     day: Annotated[str, says("the day in UTC, if asked for")] = ""
     key: Annotated[str, says("the name of the API key")] = ""
+    group: Annotated[str, says("the group that the key had")] = ""
     model: str = ""
     requests: Annotated[int, says("how many requests there were")]
     prompt_tokens: int
     cached_tokens: Annotated[int, says("tokens of the prompts that needed no work")]
     generated_tokens: int
     seconds: Annotated[float, says("the times from each request to the end of its response")]
-
-
-Recent: TypeAlias = tuple[dict[str, int], list[tuple[float, int]]]
-"""What the limits of a key still count: tokens by day; and of late by time, 0 for an admission."""
+    spend: Annotated[float | None, says("their price; null: no request had one")] = None
+    unpriced: Annotated[int, says("requests without a price, which `spend` is without")] = 0
 
 
 class UsageStore:
@@ -134,7 +147,15 @@ class UsageStore:
         # but not the end of a process, and nothing is ever damaged
         self._connection.execute("PRAGMA synchronous = NORMAL")
         if version < VERSION:  # else opening it writes nothing
-            self._connection.executescript(_SCHEMA)
+            self._migrate()
+
+    def _migrate(self) -> None:
+        """Make the tables, or bring them up to date, unless another server has just done so."""
+        with self._connection as database:
+            database.execute("BEGIN IMMEDIATE")
+            version = database.execute("PRAGMA user_version").fetchone()[0]
+            for statement in (_FROM_2 * (0 < version < VERSION) + _SCHEMA).split(";"):
+                database.execute(statement)
 
     def check(self) -> None:
         """Look at every page of the database. Raises sqlite3.DatabaseError for a damaged one."""
@@ -160,9 +181,10 @@ class UsageStore:
             if isinstance(one, Admitted):
                 recent.append((one.identity, one.time_s, one.until_s, one.tokens))
                 continue
-            rows.append((one.day, one.key, one.model, *astuple(one.amounts)))
-            if one.identity:
-                tokens.append((one.day, one.identity, one.amounts.tokens))
+            rows.append((one.day, one.key, one.model, one.group, *astuple(one.amounts)))
+            limited = (one.identity, one.group and identify_group(one.group))
+            used = one.amounts.tokens, one.amounts.spend
+            tokens += [(one.day, identity, *used) for identity in limited if identity]
         with self._lock, self._connection as database:
             database.executemany(_ADD, rows)
             database.executemany(_ADD_TOKENS, tokens)
@@ -211,31 +233,35 @@ class UsageStore:
     ) -> list[UsageRow]:
         """Return sums by the columns in `by`, from the day `since` to `until`; `key`: of one only.
 
-        The columns are `day`, `key` and `model`; a day is written `2026-11-23`.
+        The columns are those of `COLUMNS`; a day is written `2026-11-23`.
         """
-        names = [name for name in ("day", "key", "model") if name in by]
-        *counts, duration_us = (f"TOTAL({name})" for name in _COLUMNS)
+        names = [name for name in COLUMNS if name in by]
+        counts = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
+        groups = ", ".join(f'"{name}"' for name in names) or "NULL"
         # a sum may be beyond 64 bits, for which SUM has an error
-        sums = [f"CAST({count} AS INTEGER)" for count in counts] + [
-            f"ROUND({duration_us} / 1e6, 6)"
-        ]
-        groups = ", ".join(names) or "NULL"
+        unpriced = "requests - priced_requests"
+        totals = [f"CAST(TOTAL({name}) AS INTEGER)" for name in (*counts, unpriced)]
         query = (
-            f"SELECT {', '.join([*names, *sums])} FROM usage "
+            f"SELECT {groups}, {', '.join(totals)}, ROUND(TOTAL(duration_us) / 1e6, 6), "
+            f"SUM(spend / {_PART}), SUM(spend % {_PART}) FROM usage "
             "WHERE day >= ?1 AND (?2 = '' OR day <= ?2) AND (?3 IS NULL OR key = ?3) "
             f"GROUP BY {groups} ORDER BY {groups}"
         )
         with self._lock:
             found = self._connection.execute(query, (since, until, key)).fetchall()
-        fields = [*names, *_COLUMNS[:-1], "seconds"]
-        return [UsageRow(**dict(zip(fields, values, strict=True))) for values in found]
+        fields, rows = [*names, *counts, "unpriced", "seconds"], []
+        for *values, high, low in found:
+            sums = dict(zip(fields, values[-len(fields) :], strict=True))
+            spend = (high * _PART + low) / UNIT if sums["unpriced"] < sums["requests"] else None
+            rows.append(UsageRow(**sums, spend=spend))
+        return rows
 
-    def read_recent(self, now_s: float) -> dict[str, Recent]:
+    def read_recent(self, now_s: float) -> dict[str, UsedBefore]:
         """Return the amounts that limits still count, by the identities of keys.
 
         A clock that was ahead has left times in the future; they are taken as now, for good.
         """
-        found: dict[str, Recent] = {}
+        found: defaultdict[str, UsedBefore] = defaultdict(UsedBefore)
         with self._lock, self._connection as database:
             database.execute("DELETE FROM recent WHERE until_s <= ?", (now_s,))
             database.execute(
@@ -247,14 +273,14 @@ class UsageStore:
                 "(SELECT DISTINCT day FROM tokens ORDER BY day DESC LIMIT ?)",
                 (KEPT_DAYS,),
             )
-            for row in database.execute("SELECT key, day, tokens FROM tokens"):
+            for row in database.execute("SELECT key, day, tokens, spend FROM tokens"):
                 with suppress(ValidationError):  # SQLite keeps any type in any column
-                    key, day, tokens = convert(row, tuple[str, Day, Number])
-                    found.setdefault(key, ({}, []))[0][day] = tokens
+                    key, day, tokens, spend = convert(row, tuple[str, Day, Number, Number])
+                    found[key].tokens[day], found[key].spend[day] = tokens, spend
             for row in database.execute("SELECT key, time_s, tokens FROM recent"):
                 with suppress(ValidationError):
                     key, time_s, tokens = convert(row, tuple[str, Time, Number])
-                    found.setdefault(key, ({}, []))[1].append((time_s, tokens))
+                    found[key].recent.append((time_s, tokens))
         return found
 
 

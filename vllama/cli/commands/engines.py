@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
+from vllama.base import audit
 from vllama.base.errors import EngineMissing
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings
@@ -224,6 +225,7 @@ def install_one(
         remove(chosen.folder)
     is_first = find_existing(in_use) is None
     installation = install_first([shown, *offers[offers.index(chosen) + 1 :]], yes=yes)
+    audit.record(settings.data_dir, "engines install", f"{engine.name} {installation.version}")
     say_prose(f"{engine.title} {installation.version} is installed in {chosen.folder}")
     if is_first:
         choose(chosen.folder)
@@ -262,9 +264,11 @@ def remove_one(settings: Config, name: str, *, yes: bool, release: str | None) -
         require_agreement(f"Remove {what} from {folder}?", yes=yes)
     if release:
         used = uninstall_release(engine, environments, release)
+        audit.record(settings.data_dir, "engines remove", f"{engine.name} {release}")
         say(f"{what} is removed" + (f"; {used} is used from now on" if used else ""))
         return
     if uninstall(engine, environments):
+        audit.record(settings.data_dir, "engines remove", engine.name)
         say(f"{engine.title} is removed")
         return
 

@@ -20,6 +20,7 @@ EXAMPLES = """\
 Examples:
   vllama keys add alice
   vllama keys add ci --models "qwen3*" --rate 60/min --tokens 1M/day --concurrent 4
+  vllama keys add bob --group research --budget 20/month
   vllama keys add grafana --scope read
   vllama keys add guest --expires 30d
   vllama keys change ci --rate 120/min --tokens none
@@ -36,9 +37,10 @@ server refuses all requests without one. See docs/guide/keys.md.
 ADMIN = "admin"
 DONE = {"change": "changed", "revoke": "revoked", "remove": "removed"}
 COLUMNS = (
-    "NAME", "KEY", "SCOPE", "MODELS", "RATE", "TOKENS", "CONCURRENT", "PRIORITY", "EXPIRES",
+    "NAME", "KEY", "SCOPE", "MODELS", "RATE", "TOKENS", "CONCURRENT", "BUDGET", "GROUP", "PRIORITY",
+    "EXPIRES",
 )  # fmt: skip
-OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "MODELS", "KEY", "SCOPE")
+OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "BUDGET", "MODELS", "KEY", "SCOPE")
 
 
 Name: TypeAlias = Annotated[str, argument("NAME", "The key's name.", complete_key)]
@@ -60,6 +62,8 @@ with_limits = with_options(
     rate=Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")],
     tokens=Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")],
     concurrent=Annotated[str | None, option("--concurrent N", "Parallel requests.")],
+    budget=Annotated[str | None, option("--budget N/PERIOD", "Money, such as 50/month.")],
+    group=Annotated[str | None, option("--group NAME", "Group whose limits it shares.")],
     priority=Annotated[str | None, option("--priority N", "Its share of a queue, 1 to 100.")],
     expires=Annotated[str | None, option("--expires AGE", "Lifetime, such as 30d.")],
 )
@@ -142,7 +146,9 @@ def change_file(settings: Config, action: str, name: str, given: Flags, *, as_js
                 return store.remove_key(known, name)
         return store.change_key(known, name, fields)
 
-    key = change_keys(file, change)
+    key = change_keys(file, change, action)
+    if fields.get("group") and fields["group"] not in {each.name for each in settings.groups}:
+        show_warning(f"the config has no [groups.{key.group}]: this group has no limits")
     if as_json:
         show_json(to_builtins(describe_key(key)) | ({"key": secret} if secret else {}))
     elif secret:
@@ -241,6 +247,8 @@ def list_cells(key: ApiKey) -> tuple[str, ...]:
         str(key.rate or "-"),
         f"{format_count(key.tokens)}/{key.tokens_period}" if key.tokens else "-",
         str(key.concurrent or "-"),
+        str(key.budget or "-"),
+        key.group or "-",
         str(key.priority),
         end,
     )

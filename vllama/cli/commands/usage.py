@@ -20,18 +20,20 @@ EXAMPLES = """\
 Examples:
   vllama usage                        by day, key and model
   vllama usage --by key --since 7d
+  vllama usage --by group --since 30d     what was spent, where models have prices
   vllama usage --by day,model --since 2026-11-01 --csv > november.csv
 
 Days are in UTC. Without a running server, the command reads its data folder.
 """
-COLUMNS = ("day", "key", "model")
+COLUMNS = ("day", "key", "group", "model")
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "seconds")
+SPEND = ("spend", "unpriced")
 TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
 
 
 def usage(
     by: Annotated[
-        str, option("--by COLUMNS", "day, key, model; separated by commas.")
+        str, option("--by COLUMNS", "day, key, group, model; separated by commas.")
     ] = "day,key,model",
     since: Annotated[str, option("--since DAY|AGE", "First day: 2026-11-23, 7d or today.")] = "",
     until: Annotated[str, option("--until DAY", "Last day: 2026-11-23.")] = "",
@@ -41,24 +43,28 @@ def usage(
     """Show requests, tokens and time by key, model and day."""
     columns = read_columns(by)
     period = read_period(since, until)
-    rows = fetch_rows(load_settings(), columns, *period)
+    found = fetch_usage(load_settings(), columns, *period)
+    rows, currency = found["usage"], found.get("currency", "")
     if as_json:
-        show_json({"usage": rows})
+        show_json(found)
         return
     if as_csv:
-        writer = csv.DictWriter(sys.stdout, [*columns, *COUNTS], extrasaction="ignore")
+        writer = csv.DictWriter(sys.stdout, [*columns, *COUNTS, *SPEND], extrasaction="ignore")
         writer.writeheader()
         writer.writerows(rows)
         return
+    titles = [*map(str.upper, columns), *TITLES, f"SPEND ({currency})", "UNPRICED"]
     cells = [
         [
             *(str(row[name]) or "-" for name in columns),
             *(str(row[name]) for name in COUNTS[:-1]),
             f"{row['seconds']:.1f}",
+            "no price" if (spend := row.get("spend")) is None else f"{spend:.4f}",
+            str(row.get("unpriced", "-")),
         ]
         for row in rows
     ]
-    show_table([name.upper() for name in columns] + list(TITLES), cells, optional=("CACHED",))
+    show_table(titles, cells, optional=("CACHED", "UNPRICED"))
     if not rows:
         say_aside("nothing has been used in this time")
 
@@ -100,17 +106,16 @@ def read_day(text: str) -> str:
         ) from None
 
 
-def fetch_rows(
-    settings: Config, columns: Sequence[str], since: str, until: str
-) -> list[dict[str, Any]]:
-    """Return the rows from the running server, else from the data folder."""
+def fetch_usage(settings: Config, columns: Sequence[str], since: str, until: str) -> dict[str, Any]:
+    """Return the rows and the currency from the running server, else from the data folder."""
     query = urlencode({"by": ",".join(columns), "since": since, "until": until})
     try:
         with connect(settings) as client:
-            return list(client.get(f"/api/usage?{query}")["usage"])
+            return dict(client.get(f"/api/usage?{query}"))
     except ServerUnreachable:
         say_aside(f"no server runs; this is from '{settings.data_dir}'")
-        return read_folder(settings, columns, since, until)
+        rows = read_folder(settings, columns, since, until)
+        return {"usage": rows, "currency": settings.currency}
 
 
 def read_folder(

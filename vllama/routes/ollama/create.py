@@ -102,6 +102,7 @@ async def create(gateway: Gateway, request: Request) -> None:
         )
         told: list[str] = []
         await executors.storage.run(create_model, gateway.catalog.library, recipe, told.append)
+        await gateway.record_act("models create", name)
         for status in told:
             await lines.send(Progress(status))
     except VllamaError as error:
@@ -208,6 +209,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
         raise make_no_source_error(source, error) from None
     await executors.storage.run(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
+    await gateway.record_act("models copy", name, source=bundle.name)
     request.respond(200, b"", b"")
 
 

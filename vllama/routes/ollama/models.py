@@ -237,6 +237,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     await executors.storage.run(gateway.catalog.library.remove, name, force=force)
+    await gateway.record_act("models delete", bundle.name)
     await see_changes(gateway, [bundle.name])
     request.respond(200, b"", b"")
 
@@ -252,6 +253,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
+    await gateway.record_act("models pull", name)
     if body.background:
         join_pull(gateway, name, insecure=body.insecure).background = True
         request.json(202, Progress("pulling manifest"))

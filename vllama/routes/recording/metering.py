@@ -12,12 +12,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vllama.accounts.keys.limits import MINUTE_S, KeyLimits, Window
+from vllama.accounts.keys.limits import KeyLimits, Window
 from vllama.accounts.usage.entries import Admitted, Amounts, Served, name_day
-from vllama.base.clock import Clock, now_ns
+from vllama.base.clock import now_ns
 from vllama.base.errors import LimitReached
 from vllama.base.log_context import model
 from vllama.base.units import format_go_duration, rfc3339_utc
+from vllama.models.settings import ModelTables
 from vllama.net.http.departure import unless_gone
 from vllama.routes.recording.running import RunningRequest, sum_amounts
 from vllama.routes.recording.stage import Stage
@@ -25,9 +26,11 @@ from vllama.routes.route import Dialect
 
 if TYPE_CHECKING:
     from vllama.accounts.keys.key import ApiKey
+    from vllama.accounts.usage.money import Price
     from vllama.accounts.usage.recorder import UsageRecorder
     from vllama.dialects.events import EndedRow
     from vllama.observe.metrics.server_metrics import Metrics
+    from vllama.routes.in_use import InUse
 
 MAX_RETRY_S = 60.0
 """The clients of OpenAI and Anthropic obey no longer Retry-After, and would try again at once."""
@@ -37,12 +40,13 @@ class Meter(Stage):
     """Admits requests to models, reserves their tokens, and counts them once."""
 
     def __init__(
-        self, limits: KeyLimits, recorder: UsageRecorder, metrics: Metrics, clock: Clock
+        self, in_use: InUse, limits: KeyLimits, recorder: UsageRecorder, metrics: Metrics
     ) -> None:
+        self._in_use = in_use
         self.recorder = recorder
         self._limits = limits
         self._metrics = metrics
-        self._clock = clock
+        self._clock = limits.clock
 
     async def admitted(self, running: RunningRequest) -> None:
         """Admit a request, and have it counted at its end. Raises LimitReached."""
@@ -52,8 +56,7 @@ class Meter(Stage):
         if key is not None:
             with self._showing_standing(running, key):
                 self._limits.admit(key, gives_way=running.is_row)
-                if key.rate is not None:
-                    self._record_recent(key, key.rate.period_s)
+                self._record_recent(key)
         running.is_metered = True
 
     async def queued(self, running: RunningRequest) -> None:
@@ -65,7 +68,9 @@ class Meter(Stage):
         if key is None or size is None or not running.is_metered:
             return
         self._release(running)
-        running.reserved = self._limits.try_reserve(key, size)
+        price = self._find_price(running)
+        highest = price.highest if price is not None else 0
+        running.reserved = self._limits.try_reserve(key, size, highest)
         if running.reserved is not None:
             return
         running.waits_for_tokens = True
@@ -73,18 +78,16 @@ class Meter(Stage):
             with self._showing_standing(running, key):
                 running.reserved = await unless_gone(
                     running.request,
-                    self._limits.reserve(key, size),
-                    lambda tokens: self._limits.release(key, tokens),
+                    self._limits.reserve(key, size, highest),
+                    self._limits.release,
                 )
         finally:
             running.waits_for_tokens = False
 
     def leased(self, running: RunningRequest) -> None:
         """Give back what a request cannot take, now that its model is known to the full."""
-        key, size, reserved = running.access, running.measure, running.reserved
-        if key is not None and size is not None and reserved and (least := size()) < reserved:
-            running.reserved = least
-            self._limits.shrink(key, reserved - least)
+        if running.measure is not None and running.reserved is not None:
+            self._limits.shrink(running.reserved, running.measure)
 
     def released(self, running: RunningRequest) -> None:
         """Give back the tokens of a row that pauses: the others may be requests of its own key."""
@@ -93,13 +96,25 @@ class Meter(Stage):
 
     def _release(self, running: RunningRequest) -> None:
         """Give back the tokens that are reserved for a request."""
-        if running.access is not None and running.reserved is not None:
-            self._limits.release(running.access, running.reserved)
+        if running.reserved is not None:
+            self._limits.release(running.reserved)
         running.reserved = None
 
-    def _record_recent(self, key: ApiKey, period_s: float, tokens: int = 0) -> None:
+    def _record_recent(self, key: ApiKey, tokens: int = 0) -> None:
+        """Record an admission, or tokens, for limits that do not count by the calendar."""
         now_s = self._clock.time()
-        self.recorder.record(Admitted(key.identity, now_s, now_s + period_s, tokens))
+        for each in self._limits.list_limited(key):
+            limit = each.token_limit if tokens else each.rate
+            if limit is not None and (limit.period == "min" or not tokens):
+                until_s = now_s + limit.period_s
+                self.recorder.record(Admitted(each.identity, now_s, until_s, tokens))
+
+    def _find_price(self, running: RunningRequest) -> Price | None:
+        """Return the price of the model's tokens now."""
+        if running.wanted is not None:
+            return running.wanted.bundle.settings.price
+        # another node responds, with a model of its own
+        return ModelTables(self._in_use.config.models).find((running.model,)).price
 
     @contextmanager
     def _showing_standing(self, running: RunningRequest, key: ApiKey) -> Iterator[None]:
@@ -129,19 +144,21 @@ class Meter(Stage):
         amounts = sum_amounts(running, (now_ns() - request.started_ns) // 1000)
         is_answered = is_whole and request.status == 200 and request.failure is None
         name = running.model or model.get()
-        key = running.access
+        key, price = running.access, self._find_price(running)
+        if price is not None:
+            amounts.spend, amounts.priced_requests = price.compute(amounts), 1
         if key is not None:
-            self._limits.finish(key, amounts.tokens, gives_way=running.is_row)
+            self._limits.finish(key, amounts.tokens, amounts.spend, gives_way=running.is_row)
             self._release(running)
-            if key.tokens_period == "min" and amounts.tokens:
-                self._record_recent(key, MINUTE_S, amounts.tokens)
+            if amounts.tokens:
+                self._record_recent(key, amounts.tokens)
         if not name or not (is_answered or amounts.tokens):
             return
         amounts.requests = 1
         self._count(key, name, amounts)
 
     def _count(self, key: ApiKey | None, model_name: str, amounts: Amounts) -> None:
-        key_name, identity = (key.name, key.identity) if key is not None else ("", "")
+        key_name, identity, group = (key.name, key.identity, key.group or "") if key else ("",) * 3
         self._metrics.count_usage(
             key_name,
             model_name,
@@ -150,12 +167,10 @@ class Meter(Stage):
             generated=amounts.generated_tokens,
         )
         day = name_day(self._clock.time())
-        self.recorder.record(Served(day, key_name, model_name, amounts, identity))
+        self.recorder.record(Served(day, key_name, model_name, amounts, identity, group))
 
     def _show_standing(self, running: RunningRequest, key: ApiKey) -> None:
         """Say in headers what is left of the limits, in the words of the route's dialect."""
-        if key.rate is None and key.tokens is None:
-            return
         standing = self._limits.find_standing(key)
         is_anthropic = running.route.dialect is Dialect.ANTHROPIC
         for kind, window in (("requests", standing.requests), ("tokens", standing.tokens)):

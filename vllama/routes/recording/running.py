@@ -28,6 +28,7 @@ from vllama.scheduler.instance import Prefix
 from vllama.scheduler.turns import Flow
 
 if TYPE_CHECKING:
+    from vllama.accounts.keys.limits import Reservation
     from vllama.chat.tally import Tally
     from vllama.routes.recording.answer_recorder import AnswerRecorder
     from vllama.scheduler.instance import Lease
@@ -89,7 +90,7 @@ class RunningRequest:
         self.recorder: AnswerRecorder | None = None
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
         self.is_metered = False  # what it takes is still to be counted; see `metering`
-        self.reserved: int | None = None  # tokens of its key, until its end
+        self.reserved: Reservation | None = None  # of its key's limits, until its end
         self.waits_for = ""  # what else it waits for while it has a slot
         self.waits_for_tokens = False  # other requests of its key have reserved what is left
         self.answers: list[Followed] = []

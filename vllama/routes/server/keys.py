@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable
 from functools import partial
@@ -24,8 +23,6 @@ from vllama.routes.route import Parameter, RouteKind, server_route
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
 
-log = logging.getLogger(__name__)
-
 KEYS = "/api/keys"
 Given = dict[str, Any]
 Positive: TypeAlias = Annotated[int, says(minimum=1)]
@@ -39,6 +36,8 @@ class KeyBody(Struct, kw_only=True):
     rate: Annotated[str | None, says("requests in a period, such as `60/min`")] = None
     tokens: Annotated[str | None, says("tokens in a period, such as `1M/day`")] = None
     concurrent: Annotated[Positive | None, says("requests at once")] = None
+    budget: Annotated[str | None, says("money in a period, such as `50/month`")] = None
+    group: Annotated[str | None, says("the group whose limits it shares")] = None
     priority: Annotated[Positive | None, says("turns in a queue for each turn of a usual key")] = (
         None
     )
@@ -84,7 +83,7 @@ async def add_key(gateway: Gateway, request: Request) -> None:
     name = str(given.pop("name", ""))
     fields = read_fields(given)
     make = partial(store.add_key, name=name, secret=secret, fields=fields)
-    await change(gateway, request, f"added '{name}'", make, secret)
+    await change(gateway, request, "add", make, secret)
 
 
 async def change_key(gateway: Gateway, request: Request) -> None:
@@ -97,7 +96,7 @@ async def change_key(gateway: Gateway, request: Request) -> None:
     def make(keys: dict[str, ApiKey], *, now_s: float) -> ApiKey:
         return store.change_key(keys, name, fields)
 
-    await change(gateway, request, f"changed '{name}'", make)
+    await change(gateway, request, "change", make)
 
 
 async def rotate_key(gateway: Gateway, request: Request) -> None:
@@ -105,7 +104,7 @@ async def rotate_key(gateway: Gateway, request: Request) -> None:
     name, secret = read_name(request).removesuffix("/rotate"), make_secret()
     fields = read_fields(await read_body(request, *RotateBody.__struct_fields__))
     make = partial(store.rotate_key, name=name, secret=secret, **fields)
-    await change(gateway, request, f"rotated '{name}'", make, secret)
+    await change(gateway, request, "rotate", make, secret)
 
 
 async def revoke_key(gateway: Gateway, request: Request) -> None:
@@ -116,13 +115,13 @@ async def revoke_key(gateway: Gateway, request: Request) -> None:
         is_revoked = name in keys and keys[name].revoked_s is not None
         return store.remove_key(keys, name) if is_revoked else store.revoke_key(keys, name, now_s)
 
-    key = await change(gateway, request, f"revoked or removed '{name}'", make)
+    key = await change(gateway, request, "revoke", make)
     if gateway.slot_cache is not None:
         await gateway.slot_cache.forget(owner=key.identity)
 
 
 async def change(
-    gateway: Gateway, request: Request, what: str, make: Callable[..., ApiKey], secret: str = ""
+    gateway: Gateway, request: Request, act: str, make: Callable[..., ApiKey], secret: str = ""
 ) -> ApiKey:
     """Change the file of keys as `vllama keys` does, take it over, and answer with the key.
 
@@ -147,9 +146,8 @@ async def change(
         return key
 
     file = keys_file(gateway.in_use.config.data_dir)
-    key = await executors.disk.run(store.change_keys, file, apply)
+    key = await executors.disk.run(store.change_keys, file, apply, act)
     gateway.keys.refresh()
-    log.info("keys changed by key '%s' from %s: %s", access.name, request.client_host, what)
     request.json(200, describe_key(key, secret))
     return key
 

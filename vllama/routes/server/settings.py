@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -23,8 +22,6 @@ from vllama.routes.route import RouteKind, server_route
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
-
-log = logging.getLogger(__name__)
 
 MAX_VALUE = 200  # characters
 REMOTE = {setting.key: setting for setting in SETTINGS if setting.remote}
@@ -64,10 +61,6 @@ async def change_settings(gateway: Gateway, request: Request) -> None:
             raise BadRequest(f"cannot change settings: {refused}")
     except OSError as error:
         raise CannotWrite(f"cannot write the config file: {error.strerror}") from None
-    new, who = gateway.in_use.config, gateway.running.of(request).key
-    shown = [f"{key} ({show(key, old)} → {show(key, new)})" for key in values]
-    by = f" by key '{who}'" if who else ""
-    log.info("settings changed%s from %s: %s", by, request.client_host, ", ".join(shown))
     request.json(200, gateway.in_use.now.report)
 
 
@@ -109,11 +102,6 @@ def write_values(
             save_text(path, after, before, environ)
 
     return undo
-
-
-def show(key: str, config: Config) -> str:
-    """Return a value as people write it."""
-    return REMOTE[key].kind.text(getattr(config, REMOTE[key].field))
 
 
 # generators of clients cannot read the schemas of some settings; `GET /api/config` has them

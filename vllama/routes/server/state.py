@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from vllama.accounts.keys.key import Scope
 from vllama.accounts.usage.entries import check_day
-from vllama.accounts.usage.store import FAILURES, UsageRow
+from vllama.accounts.usage.store import COLUMNS, FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden, NotFound
 from vllama.base.meaning import TEXT, make_integer, make_word, says
@@ -31,7 +31,7 @@ STREAMS = "/api/streams/"
 CAPTURES = "/api/captures/"
 MAX_LISTED = 200
 """Captures, or requests, that one answer lists."""
-COLUMNS = ("day", "key", "model")
+USUAL = "day,key,model"
 PARAMETERS = ("by", "since", "until")
 
 
@@ -66,6 +66,7 @@ class UsageRows(Struct):
     """Rows of usage."""
 
     usage: Annotated[list[UsageRow], says("the sums")]
+    currency: Annotated[str, says("the currency of what was spent")]
 
 
 async def get_document(starting: Starting, request: Request) -> None:
@@ -196,7 +197,7 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
                 f"cannot list usage by the parameter '{name}': it is not known",
                 hint=f"use {', '.join(PARAMETERS)}",
             )
-    by = tuple(name for name in query.get("by", ",".join(COLUMNS)).split(",") if name)
+    by = tuple(name for name in query.get("by", USUAL).split(",") if name)
     for name in by:
         if name not in COLUMNS:
             raise BadRequest(
@@ -218,7 +219,7 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
         )
     except FAILURES as error:
         raise Busy(f"cannot list usage: {error}") from error
-    request.json(200, UsageRows(rows))
+    request.json(200, UsageRows(rows, gateway.in_use.config.currency))
 
 
 def _match_list(*words: str) -> str:

@@ -9,6 +9,7 @@ const REFRESH_MS = 10_000;
 
 class UsageToday extends View {
   /** @type {UsageRow[]} */ rows = [];
+  currency = "";
 
   enter() {
     this.load();
@@ -18,11 +19,15 @@ class UsageToday extends View {
   async load() {
     const today = new Date().toISOString().slice(0, 10);
     try {
-      ({ usage: this.rows } = await ask(`api/usage?by=key,model&since=${today}`));
+      ({ usage: this.rows, currency: this.currency } = await ask(`api/usage?by=key,model&since=${today}`));
     } catch {
       return; // the frame of the page says that the connection is lost; the last numbers stay
     }
     this.update();
+  }
+
+  get hasSpend() {
+    return this.rows.some((row) => row.spend !== null);
   }
 
   template() {
@@ -39,6 +44,7 @@ class UsageToday extends View {
             <th scope="col" class="number">Cached</th>
             <th scope="col" class="number">Generated</th>
             <th scope="col" class="number">Time</th>
+            ${this.hasSpend ? html`<th scope="col" class="number">Spend (${this.currency})</th>` : nothing}
           </tr>
         </thead>
         <tbody>
@@ -51,6 +57,7 @@ class UsageToday extends View {
               <td data-label="Cached" class="number">${count(row.cached_tokens)}</td>
               <td data-label="Generated" class="number">${count(row.generated_tokens)}</td>
               <td data-label="Time" class="number">${duration(row.seconds)}</td>
+              ${this.hasSpend ? html`<td data-label="Spend" class="number">${row.spend?.toFixed(4) ?? "no price"}</td>` : nothing}
             </tr>`,
           )}
         </tbody>

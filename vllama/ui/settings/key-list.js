@@ -148,11 +148,11 @@ const path = (name) => `api/keys/${encodeURIComponent(name)}`;
 const when = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
 
 /** @param {KeyRow} row */
-function describeLimits({ rate, tokens, concurrent, priority }) {
+function describeLimits({ rate, tokens, concurrent, budget, group, priority }) {
   /** @param {string | null} limit @param {string} noun */
   const per = (limit, noun) => limit && limit.replace(/^[0-9]+/, (number) => `${count(Number(number))} ${noun}`);
   const parts = [per(rate, "requests"), per(tokens, "tokens"), concurrent && `${concurrent} at once`];
-  return [...parts, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
+  return [...parts, budget && `${budget} to spend`, group && `group ${group}`, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
 }
 
 /** Show a new secret, which nobody can read again. @param {KeyRow} made */

@@ -1,0 +1,131 @@
+"""Groups of keys, prices and budgets over HTTP; spend is exact, also after a kill."""
+
+from __future__ import annotations
+
+import signal
+from concurrent.futures import ThreadPoolExecutor
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.routes.test_access import ask, command
+from tests.routes.test_ollama_chat import until
+from tests.server_process import Server
+
+pytestmark = pytest.mark.slow
+
+CONFIG = """
+currency = "EUR"
+[models.counts]
+price = { prompt = 0.15, cached = 0.02, generated = 0.60 }
+[models.dear]
+price = { generated = 70000 }
+[groups.poor]
+budget = "1/month"
+[groups.few]
+tokens = "12/day"
+[groups.rich]
+budget = "999/day"
+"""
+SAY = [{"role": "user", "content": "@tokens=5 two words"}]
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/chat": {"messages": SAY, "stream": False, "options": {"num_predict": 50}},
+    "/v1/chat/completions": {"messages": SAY, "max_tokens": 50},
+    "/v1/messages": {"messages": SAY, "max_tokens": 50},
+}
+
+
+def start(folder: Path) -> Server:
+    (folder / "config.toml").write_text(CONFIG)
+    server = Server(folder, "--config", str(folder / "config.toml"), "--hang-timeout", "0")
+    for name in ("counts", "dear", "plain"):
+        server.model(name)
+    return server
+
+
+def list_usage(server: Server, key: str, by: str) -> list[dict[str, Any]]:
+    told = ask(server, key, f"/api/usage?by={by}")[1]
+    assert told["currency"] == "EUR"
+    return list(told["usage"])
+
+
+@pytest.mark.parametrize("path", BODIES)
+def test_over_budget_is_told_in_each_dialect(path: str, tmp_path: Path) -> None:
+    with start(tmp_path) as server:
+        root = command(server, "keys", "add", "root", "--scope", "admin")
+        ann, bob = (
+            command(server, "keys", "add", name, "--group", "poor", key=root)
+            for name in ("ann", "bob")
+        )
+        for model in ("plain", "counts", "dear", "dear"):
+            assert ask(server, ann, path, {"model": model, **BODIES[path]})[0] == 200
+        assert "the group 'poor' has used 80 % of its budget of this month" not in server.output
+        assert ask(server, ann, path, {"model": "dear", **BODIES[path]})[0] == 200  # 1.05 by now
+        server.wait_for("the group 'poor' has used 80 % of its budget of this month")
+        status, told = ask(server, bob, path, {"model": "plain", **BODIES[path]})
+        assert status == 429, "the budget is that of both, and of all models"
+        assert "group 'poor' has used its budget of this month" in str(told)
+        assert "first day of the month" in str(told)
+        assert int(told["headers"]["retry-after"]) > 0
+        assert told["headers"]["x-should-retry"] == "false"
+        rows = {row["model"]: row for row in list_usage(server, root, "group,model")}
+        assert rows["plain:latest"]["spend"] is None and rows["plain:latest"]["unpriced"] == 1
+        assert rows["dear:latest"]["spend"] == 1.05 and rows["dear:latest"]["group"] == "poor"
+
+
+def test_a_running_response_ends_though_its_group_is_over_its_tokens(tmp_path: Path) -> None:
+    with start(tmp_path) as server:
+        root = command(server, "keys", "add", "root", "--scope", "admin")
+        key = command(server, "keys", "add", "ann", "--group", "few", key=root)
+        body = {"model": "counts", "messages": [{"role": "user", "content": "@tokens=40"}]}
+        status, told = ask(server, key, "/v1/chat/completions", body)
+        assert status == 200 and told["usage"]["completion_tokens"] == 40
+        assert ask(server, key, "/v1/chat/completions", body)[0] == 429
+
+
+def test_spend_is_exact_through_a_kill(tmp_path: Path) -> None:
+    """Three groups; each client counts what it was told, and what that costs."""
+    server = start(tmp_path)
+    with server:
+        root = command(server, "keys", "add", "root", "--scope", "admin")
+        keys = [
+            command(server, "keys", "add", name, "--group", name, key=root)
+            for name in ("rich", "a", "b")
+        ]
+
+        def chat(number: int) -> tuple[int, Decimal]:
+            said = f"@tokens={number % 7 + 1} {'word ' * (number % 11)}"
+            messages = [{"role": "user", "content": said}]
+            body = {"model": "counts", "messages": messages, "max_tokens": 50}
+            status, told = ask(server, keys[number % 3], "/v1/chat/completions", body)
+            assert status == 200
+            usage = told["usage"]
+            cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+            cached = min(cached, usage["prompt_tokens"])  # the fake engine counts characters
+            prices = (usage["prompt_tokens"] - cached, "0.15"), (cached, "0.02")
+            prices += ((usage["completion_tokens"], "0.60"),)
+            return number % 3, sum((n * Decimal(price) for n, price in prices), Decimal(0))
+
+        def count(first: int) -> dict[str, Decimal]:
+            with ThreadPoolExecutor(8) as pool:
+                spent = list(pool.map(chat, range(first, first + 150)))
+            names = ("rich", "a", "b")
+            return {
+                names[one]: sum((cost for group, cost in spent if group == one), Decimal(0))
+                for one in range(3)
+            }
+
+        before = count(0)
+        assert server.process
+        server.process.send_signal(signal.SIGKILL)
+        server.process.wait()
+        until(lambda: not server.tree())
+        server.start()
+        after = count(150)
+        found = {row["group"]: row for row in list_usage(server, root, "group")}
+        assert {name: row["requests"] for name, row in found.items()} == dict.fromkeys(before, 100)
+        for name, row in found.items():
+            spent = before[name] + after[name]
+            assert (row["spend"], row["unpriced"]) == (float(spent / 10**6), 0)
