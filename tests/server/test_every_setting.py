@@ -115,6 +115,9 @@ def list_cases(
             if row["key"].startswith("models.") and row["key"].endswith(name)
         ]
 
+    def spent() -> float:
+        return sum(row["spend"] or 0 for row in server.get("/api/usage")["usage"])
+
     def start(key: str, model: str = "plain") -> Callable[[], Any]:
         def look() -> Any:
             server.unload()
@@ -324,6 +327,11 @@ def list_cases(
             before=f'upstreams = ["{there}"]\n',
             prepare=lambda: (loaded_plain(), ask_upstream()),
         ),
+        "models.price": Case(
+            plain + "price = { generated = 1000000 }\n",
+            lambda: -spent() + (chat(), spent())[1] > 0,
+        ),
+        "currency": Case('currency = "EUR"\n', lambda: server.get("/api/usage")["currency"], "EUR"),
         "models.defaults": Case(
             plain + "defaults = { temperature = 0.25 }\n",
             lambda: (chat(), server.sent("plain").get("temperature"))[1],
