@@ -214,6 +214,8 @@ interface MemoryPart {
   label: string;
   bytes: number;
   kind: "model" | "plan" | "other";
+  tone?: number;
+  note?: string;
 }
 
 interface Notice {
