@@ -68,7 +68,7 @@ secret of its own.
 NETWORK = """
     GET        /api/events /api/requests /api/requests/ended /api/usage /api/keys /api/engines
     GET POST   /api/plan
-    GET        /instance/previews /api/search /api/nodes
+    GET        /instance/previews /api/fits /api/search /api/nodes
 """
 """Only where the Host is a name of this machine or its network, which no page of a stranger has."""
 

@@ -16,6 +16,7 @@ from vllama.engines.base import DiscoveredEngines, Installation
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as LLAMA_CPP
 from vllama.engines.llamacpp.llama_server import ENGINE as LLAMA_SERVER
 from vllama.plan.choose import make_plan
+from vllama.plan.preview import preview_fit
 from vllama.plan.report import make_device_rows, make_report, report_plan, shorten
 from vllama.plan.types import Concessions, Facts, Need
 
@@ -126,3 +127,15 @@ def test_what_does_not_fit_still_names_its_engine_and_the_numbers() -> None:
     assert told["memory"]["weights_bytes"] == GIB and told["context_length"]
     (ram,) = told["devices"]
     assert ram["takes_bytes"] == told["memory"]["total_bytes"] > ram["usable_bytes"]
+
+
+@pytest.mark.parametrize(
+    ("billions", "on_gpu", "fit"),
+    [(1, False, "fits"), (1, True, "fits"), (100, True, "partly"), (900, True, "too large")],
+)
+def test_the_fit_of_a_model(billions: int, on_gpu: bool, fit: str) -> None:
+    machine = replace(H100, ram_total_bytes=128 * GIB, ram_available_bytes=120 * GIB)
+    here = facts(machine, (LLAMA_CPP_GPU,)) if on_gpu else facts(CPU)
+    told = preview_fit(here, bundle(), replace(INFO, weights_bytes=billions * GIB))
+    assert told["fit"] == fit
+    assert ("devices" in told) == (fit != "too large")

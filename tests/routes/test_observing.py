@@ -11,6 +11,7 @@ from typing import Any
 import psutil
 import pytest
 
+from tests.hub.large import make_gguf
 from tests.server_process import Server
 from vllama.accounts.keys.key import Scope
 from vllama.base.errors import Forbidden
@@ -66,6 +67,7 @@ def load(server: Server, model: str = "plain") -> None:
         ("GET", "/api/engines"),
         ("POST", "/api/plan"),
         ("GET", "/api/plan?model=plain"),
+        ("GET", "/api/fits"),
         ("GET", "/instance/previews?model=plain"),
     ],
 )
@@ -182,6 +184,26 @@ def test_a_name_that_means_nothing_keeps_its_hint(server: Server) -> None:
 def test_a_plan_asks_no_registry_that_is_not_allowed(open_server: Server) -> None:
     status, told = open_server.post("/api/plan", {"model": "hf.co/org/repo"})
     assert status == 403 and "models may be pulled from registry.example only" in told["error"]
+
+
+def test_fits_are_those_of_the_plans(tmp_path: Path, server: Server) -> None:
+    with Server(tmp_path) as fresh:
+        fresh.model("small")
+        huge = make_gguf("huge.gguf", "Q8_0", 400.0)
+        with (fresh.models / huge.name).open("wb") as file:
+            file.write(huge.content)
+            file.truncate(huge.size)  # a hole
+        told = fresh.get("/api/fits")
+        rows = {row["model"]: row for row in told["models"]}
+        assert rows["small:latest"]["fit"] == "fits"
+        assert rows["huge:latest"]["fit"] == "too large"
+        plan = fresh.get("/api/plan?model=huge")
+        assert rows["huge:latest"]["summary"] == plan["error"]
+        assert rows["small:latest"]["summary"].startswith("Fits now: needs")
+        assert {row["fit"] for row in told["recommended"]} & {"fits", "slow"}
+    assert server.request("GET", "/api/fits")[0] == 401
+    status, told = ask(server, "GET", "/api/fits")
+    assert status == 200 and "plain:latest" in [row["model"] for row in told["models"]]
 
 
 def test_previews(server: Server) -> None:

@@ -5,22 +5,26 @@ The same for `vllama plan`, `/api/plan` and the Python API.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
-from vllama.base.errors import ModelNotFound
+from vllama.base.errors import ModelNotFound, NotEnoughMemory, VllamaError
 from vllama.models.hub_cache import MAIN, HubRepo
 from vllama.models.library import Library
 from vllama.models.names.ref import Kind, ModelRef, is_cloud
 from vllama.models.remote import make_too_large_error
 from vllama.models.resolve.search import Resolution
-from vllama.models.types import Bundle, Format
+from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.choose import list_loadable_formats
+from vllama.plan.distribution import is_divided
 from vllama.plan.form_choice import FitsHere
-from vllama.plan.quant_fallback import list_forms_here
-from vllama.plan.report import find_refused, make_report, report_plan
-from vllama.plan.types import Facts
+from vllama.plan.ladder import make_first_plan
+from vllama.plan.quant_fallback import Form, list_forms_here
+from vllama.plan.report import describe_memory, find_refused, make_report, report_plan
+from vllama.plan.types import Facts, Need
+
+Fit = Literal["fits", "partly", "later", "too large", "unknown"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +94,25 @@ def preview_plan(
     refusal = make_too_large_error(ModelRef.parse(name), found, found.shortage, to_load=True)
     more["refused"] = find_refused(facts, bundle, info)
     return make_report(facts, bundle, refusal, environ=environ, **more)
+
+
+def preview_fit(
+    facts: Facts, bundle: Bundle, info: ModelInfo, forms: Callable[[], Sequence[Form]] = tuple
+) -> dict[str, Any]:
+    """Return where a model on this disk would lie (`fit`), with the memory of its plan.
+
+    A part of `report_plan`'s report that reads no files. `forms`: see `make_first_plan`.
+    """
+    told = {"fit": "fits", "model": bundle.name, "format": str(bundle.format)}
+    try:
+        plan = make_first_plan(facts, bundle, info, Need(), forms)
+    except VllamaError as error:
+        fit = "too large" if isinstance(error, NotEnoughMemory) else "unknown"
+        return told | {"fit": fit, "error": error.message}
+    in_ram = not plan.memory.on_gpu or is_divided(plan.info, plan.settings)
+    if facts.platform.accelerators and in_ram and bundle.format is not Format.REMOTE:
+        told["fit"] = "partly"
+    return told | {"files": [], "candidates": []} | describe_memory(facts.of(bundle), plan)
 
 
 def _make_bundle(library: Library, found: Resolution) -> Bundle:

@@ -11,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from msgspec import Struct
 
 from vllama.base.errors import ConfigError, NotEnoughMemory
+from vllama.base.meaning import says
 from vllama.base.units import format_amounts
 from vllama.engines.base import Mode
 from vllama.engines.registry import suppose_installed
@@ -40,15 +41,15 @@ class Recommendation(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    uses: tuple[str, ...]
-    quantization: str
+    uses: Annotated[tuple[str, ...], says("what it is good for")]
+    quantization: Annotated[str, says("the quantization of the files")]
     download_bytes: int
-    memory_bytes: int
-    gpu_bytes: int
+    memory_bytes: Annotated[int, says("the memory that it needs")]
+    gpu_bytes: Annotated[int, says("the part of it that lies on GPUs")]
     context_length: int
-    max_context_length: int
-    fit: Fit
-    where: str
+    max_context_length: Annotated[int, says("the longest context in tokens")]
+    fit: Annotated[Fit, says("whether it runs here, and well")]
+    where: Annotated[str, says("the memory that it would lie in")]
 
 
 def check_use(use: str | None) -> None:

@@ -16,8 +16,9 @@ import { View } from "./view.js";
 /** The pages: index.html has their links, so that these are there before this file is. */
 const PAGES = [.../** @type {NodeListOf<HTMLAnchorElement>} */ (document.querySelectorAll('app-shell nav a[href^="#/"]'))].map((link) => {
   const name = link.hash.slice(2);
-  return { name, title: link.textContent, load: () => reach(import(`./${name}/${name}-page.js`)) };
+  return { name, title: link.textContent, picture: link.querySelector("svg"), load: () => reach(import(`./${name}/${name}-page.js`)) };
 });
+const API = document.querySelector('app-shell nav a[href="docs.html"]');
 const THEMES = ["system", "light", "dark"];
 
 class AppShell extends View {
@@ -64,7 +65,7 @@ class AppShell extends View {
         ${this.brand}
         <nav aria-label="Pages" @keydown=${this.moveFocus}>
           ${PAGES.map((page) => this.link(page))}
-          <a href="docs.html">API</a>
+          ${API}
         </nav>
         ${noticeList()}
         ${this.themeButton()}
@@ -79,7 +80,7 @@ class AppShell extends View {
   link(page) {
     const running = page.name === "activity" ? state.requests.size : 0;
     return html`<a href="#/${page.name}" aria-current=${page === this.current ? "page" : "false"}
-      >${page.title}${running
+      >${page.picture}${page.title}${running
         ? html` <span class="count" title="running and waiting requests">${running}</span>`
         : nothing}</a
     >`;

@@ -216,6 +216,8 @@ interface MemoryPart {
   label: string;
   bytes: number;
   kind: "model" | "plan" | "other";
+  tone?: number;
+  note?: string;
 }
 
 interface Notice {

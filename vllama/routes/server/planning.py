@@ -13,7 +13,14 @@ from msgspec import UNSET, Struct, UnsetType
 
 from vllama.accounts.keys.ring import may_use
 from vllama.base import executors
-from vllama.base.errors import BadRequest, InvalidModelRef, ModelNotFound, NotFound, VllamaError
+from vllama.base.errors import (
+    BadRequest,
+    InvalidModelRef,
+    ModelNotFound,
+    NoPlan,
+    NotFound,
+    VllamaError,
+)
 from vllama.base.meaning import TEXT, make_integer, says
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import LEAST, PlanBody
@@ -21,13 +28,16 @@ from vllama.machine.detect import with_free_memory
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.net.http.request import Request
 from vllama.plan.engine_report import Engines, report_engines
-from vllama.plan.preview import preview_plan
+from vllama.plan.preview import Fit, preview_fit, preview_plan
+from vllama.plan.quant_fallback import Form, list_other_forms
+from vllama.plan.recommend import Recommendation, list_recommendations
 from vllama.plan.types import Facts
 from vllama.routes.ollama.models import describe_plan, need_name
 from vllama.routes.route import Parameter, Route, RouteKind, server_route
-from vllama.scheduler.room import add_room, find_free
+from vllama.scheduler.room import Room, add_room, find_free
 
 if TYPE_CHECKING:
+    from vllama.models.types import Bundle
     from vllama.routes.context import Gateway
 
 PREFERENCES = ("engine", "context_length", "gpu_layers", "strict")
@@ -103,6 +113,21 @@ class PlanAnswer(Struct):
     ] = UNSET
 
 
+class ModelFit(Struct):
+    """Fit of a model on this disk, by its plan."""
+
+    model: str
+    fit: Annotated[Fit, says("where it would lie, and whether the memory free now has room")]
+    summary: Annotated[str, says("the same in a sentence")]
+
+
+class ModelFits(Struct):
+    """Fit of each model on this disk, and of well-known ones, the largest that fit first."""
+
+    models: Annotated[list[ModelFit], says("the models on this disk")]
+    recommended: Annotated[list[Recommendation], says("well-known models, by their usual sizes")]
+
+
 class Preview(Struct):
     """Plan of a model with one engine."""
 
@@ -172,6 +197,42 @@ async def list_previews(gateway: Gateway, request: Request) -> None:
     request.json(200, Previews(rows))
 
 
+async def list_fits(gateway: Gateway, request: Request) -> None:
+    """Tell which models fit this machine, and the memory that is free now.
+
+    It is answered from the headers that `/api/tags` has read. `fit` is "partly" where a part of the
+    model, or all of it, lies in RAM beside a GPU, and "later" where other programs hold the memory.
+    """
+    facts = gateway.facts
+    platform = await executors.disk.run(with_free_memory, facts.platform)
+    facts = replace(facts, platform=platform)
+    rows = [row for row in await gateway.catalog.all() if gateway.offers(row[0])]
+    room = hide_names(await gateway.scheduler.find_room(find_free(facts)))
+    known = {one.name: (one, info) for one, info, _ in rows if info and may_use(one.name)}
+    request.json(200, await executors.disk.run(judge_all, facts, known, room))
+
+
+def judge_all(facts: Facts, known: Mapping[str, Form], room: Room) -> ModelFits:
+    """Return the fit of the models that are here, and of those that may be fetched."""
+    fits = []
+    for bundle, info in known.values():
+        told = preview_fit(facts, bundle, info, partial(find_forms, bundle, known))
+        now = add_room(told, room)["now"] if "error" not in told else None
+        fit: Fit = "later" if now and not now["fits"] else told["fit"]
+        summary = now["summary"] if now else told.get("error", "It lies on another server")
+        fits.append(ModelFit(bundle.name, fit, summary))
+    try:
+        return ModelFits(fits, list_recommendations(facts))
+    except NoPlan:  # a server that only forwards
+        return ModelFits(fits, [])
+
+
+def find_forms(bundle: Bundle, known: Mapping[str, Form]) -> list[Form]:
+    """Return the other quantizations of a model among those that are known."""
+    others = list_other_forms(bundle, [one for one, _ in known.values()])
+    return [known[one.name] for one in others]
+
+
 async def list_engines(gateway: Gateway, request: Request) -> None:
     """List the engines: which are installed, which suit, and how to get the others."""
     request.json(200, await executors.disk.run(report_engines, gateway.facts))
@@ -190,10 +251,14 @@ async def preview(gateway: Gateway, name: str, wanted: Mapping[str, Any]) -> Pla
         raise NothingToPlan(error) from None
     if "format" not in told:
         return PlanAnswer(**told)
-    room = await gateway.scheduler.find_room(find_free(facts))
+    room = hide_names(await gateway.scheduler.find_room(find_free(facts)))
+    return PlanAnswer(**add_room(told, room, is_loaded=is_loaded))
+
+
+def hide_names(room: Room) -> Room:
+    """Return the room without the names of models that the key may not use."""
     names = {key: one if may_use(one) else "another model" for key, one in room.names.items()}
-    told = add_room(told, replace(room, names=names), is_loaded=is_loaded)
-    return PlanAnswer(**told)
+    return replace(room, names=names)
 
 
 async def _preview(
@@ -266,6 +331,7 @@ _kind: dict[str, Any] = {"kind": RouteKind.OBSERVES, "tells": True}
 _plans = partial(server_route, **_kind, answer=PlanAnswer, errors=(404, 502))
 ROUTES = (
     server_route("GET /api/engines", list_engines, **_kind, answer=Engines),
+    server_route("GET /api/fits", list_fits, **_kind, answer=ModelFits),
     _plans(
         "GET /api/plan",
         get_plan,

@@ -6,15 +6,15 @@ import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { describeClient } from "./request-table.js";
 
-/** Return a card for each queue, nothing if no request waits. */
+/** Return the queues under a title, nothing if no request waits. */
 export function queues() {
-  const waiting = groupWaiting();
-  if (!waiting.size) return nothing;
-  return html`<section aria-labelledby="queues-title">
-    <h2 id="queues-title">Queues</h2>
-    ${[...waiting.values()].map(queue)}
-  </section>`;
+  const cards = queueCards();
+  if (!cards.length) return nothing;
+  return html`<section aria-labelledby="queues-title"><h2 id="queues-title">Queues</h2>${cards}</section>`;
 }
+
+/** Return a card for each queue. */
+export const queueCards = () => [...groupWaiting().values()].map(queue);
 
 /** Return the waiting requests in groups that wait for the same. @returns {Map<string, RequestRow[]>} */
 function groupWaiting() {
@@ -53,7 +53,7 @@ function explainWait(live, reason, number) {
       (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
         ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.generated_tokens, "token")} so far)`,
     )}.
-    It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped below.${log}`;
+    It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped in Activity.${log}`;
 }
 
 /** Return the running requests that others wait for: of the same engine, or of models that are named. @param {ModelRow | undefined} live @param {string} reason */

@@ -1,16 +1,44 @@
-/** The memory of each pool (RAM, GPUs) now: what models and other programs use, and what is free. */
+/** The machine as it is now: each memory with the models in it, how fast they generate, and who waits for what. */
 
+import { queueCards } from "../activity/queues.js";
+import { plural, rate } from "../format.js";
+import { rateNow } from "../live/rates.js";
 import { latestSample, listSharing, state } from "../live/state.js";
 import { memoryBar } from "../parts/memory-bar.js";
+import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
-/** Return a bar for each pool, nothing before the first sample. */
-export function memoryOverview() {
+const TONES = [0, 1, 2, 3, 4, 5];
+/** @type {Map<string, number>} */
+const tones = new Map(); // names of models in memory → their colors, which stay until they are unloaded
+
+/** Return the color of a model. @param {ModelRow} row */
+export function toneOf({ name }) {
+  for (const one of tones.keys()) if (!state.models.has(one)) tones.delete(one);
+  const used = [...tones.values()];
+  if (!tones.has(name)) tones.set(name, TONES.find((tone) => !used.includes(tone)) ?? used.length % TONES.length);
+  return /** @type {number} */ (tones.get(name));
+}
+
+/** Return the picture of the machine, nothing before the first sample. */
+export function machine() {
   const pools = Object.entries(latestSample()?.memory ?? {});
   if (!pools.length) return nothing;
-  return html`<section aria-labelledby="memory-title">
-    <h2 id="memory-title">Memory</h2>
-    <div class="pools">${pools.map(([name, pool]) => poolBar(name, pool))}</div>
+  const requests = [...state.requests.values()];
+  const waiting = requests.filter((row) => row.state === "waiting").length;
+  const now = rateNow(requests.map((row) => row.model));
+  return html`<section class="machine card" aria-labelledby="machine-title">
+    <h2 id="machine-title" class="hidden">This machine</h2>
+    <div class="pools">${pools.sort(([a], [b]) => Number(a === "ram") - Number(b === "ram")).map(([name, pool]) => poolBar(name, pool))}</div>
+    <div class="pulse">
+      <p class="speed ${now ? "" : "muted"}"><strong>${rate(now)}</strong> tokens/s</p>
+      <p class="muted">
+        ${requests.length
+          ? html`<a href=${linkTo("activity")}>${plural(requests.length - waiting, "request")} running, ${waiting} waiting</a>`
+          : "No requests are running."}
+      </p>
+      ${queueCards()}
+    </div>
   </section>`;
 }
 
@@ -34,8 +62,11 @@ function poolBar(name, pool) {
 
 /** @param {ModelRow} row @param {ModelRow["memory"][string]} use @returns {MemoryPart} */
 function modelPart(row, { planned, measured }) {
-  const names = listSharing(row).join(", ");
+  const names = listSharing(row);
+  const now = rateNow(names);
+  const note = now ? `${rate(now)} tokens/s` : "";
+  const tone = toneOf(row);
   return measured
-    ? { label: names, bytes: measured, kind: "model" }
-    : { label: `${names} (planned)`, bytes: planned, kind: "plan" };
+    ? { label: names.join(", "), bytes: measured, kind: "model", tone, note }
+    : { label: `${names.join(", ")} (planned)`, bytes: planned, kind: "plan", tone, note };
 }

@@ -13,7 +13,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { pull, stopPull } from "./actions.js";
-import { memoryOverview } from "./memory-overview.js";
+import { machine } from "./memory-overview.js";
 import { describePace } from "./pull-pace.js";
 import { damage, failure, isDamaged } from "./model-details.js";
 import { modelList } from "./model-list.js";
@@ -50,7 +50,7 @@ class ModelsPage extends View {
   template() {
     return html`
       <h1>Models</h1>
-      ${this.failures()} ${this.running()} ${nodeTable()} ${memoryOverview()}
+      ${machine()} ${this.failures()} ${this.running()} ${nodeTable()}
       ${this.readOnly
         ? nothing
         : html`<section aria-labelledby="add-title">

@@ -7,7 +7,7 @@ import { badge } from "../parts/badge.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { details, disclosure } from "./model-details.js";
-import { poolTitle } from "./memory-overview.js";
+import { poolTitle, toneOf } from "./memory-overview.js";
 import { describeFiles, mainActions } from "./model-list.js";
 
 /** Return the card of a model with a row of the event stream, `live`; `page` keeps which are open. @param {Model} model @param {ModelsView} page */
@@ -15,6 +15,7 @@ export function runningCard(model, page) {
   const { name, disk } = model;
   const live = /** @type {ModelRow} */ (model.live); // see isRunning
   const others = listSharing(live).filter((other) => other !== name);
+  const tone = toneOf(live);
   const isOpen = page.opened.has(name);
   return html`<article class="card running-model ${isOpen ? "open" : ""}" data-model=${name} aria-label=${name}>
     <header class="row">
@@ -25,7 +26,7 @@ export function runningCard(model, page) {
     ${others.length ? html`<p class="muted">shared with ${others.join(", ")}</p>` : nothing}
     ${live.load ? html`<p>${loadProgress(name, live.load)}</p>` : speed(live)}
     ${live.placement ? html`<p class="muted">${live.placement}</p>` : nothing}
-    ${Object.entries(live.memory ?? {}).map(([pool, bytes]) => share(pool, bytes))}
+    ${Object.entries(live.memory ?? {}).map(([pool, bytes]) => share(pool, bytes, tone))}
     <dl class="facts">
       <div><dt>Requests</dt><dd>${describeRequests(live)}</dd></div>
       <div><dt>Unloads</dt><dd>${describeExpiry(live)}</dd></div>
@@ -44,15 +45,15 @@ function speed(live) {
   return html`<p class="speed muted"><strong>${rate(last)}</strong> ${last ? "tokens/s, last answer" : "no answer yet"}</p>`;
 }
 
-/** Return what it takes of a pool, in words and as a bar of the whole. @param {string} pool @param {ModelRow["memory"][string]} use */
-function share(pool, { planned, measured }) {
+/** Return what it takes of a pool, in words and as a bar of the whole. @param {string} pool @param {ModelRow["memory"][string]} use @param {number} tone */
+function share(pool, { planned, measured }, tone) {
   const bytes = measured || planned;
   const total = latestSample()?.memory[pool]?.total;
   if (!bytes) return nothing;
   return html`<div class="share">
     <span>${poolTitle(pool)}</span>
     <span>${memorySize(bytes)}${measured ? "" : " planned"}${total ? ` of ${memorySize(total)}` : ""}</span>
-    <i aria-hidden="true"><i .style=${`width:${total ? (100 * bytes) / total : 0}%`}></i></i>
+    <i aria-hidden="true"><i class="model tone-${tone}" .style=${`width:${total ? (100 * bytes) / total : 0}%`}></i></i>
   </div>`;
 }
 

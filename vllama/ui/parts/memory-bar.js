@@ -6,7 +6,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 /**
  * Return a bar of `totalBytes` with `parts` from left to right; what is left is free.
  *
- * Each part has `label`, `bytes` and `kind`, which gives its color: model, plan, other.
+ * Each part has `label`, `bytes`, and `kind` and `tone`, which give its color. `note` stands behind its size.
  * @param {{ title: string, totalBytes: number, parts: MemoryPart[], freeBytes?: number }} device
  */
 export function memoryBar({ title, totalBytes, parts, freeBytes }) {
@@ -20,11 +20,12 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
     <div class="bar" aria-hidden="true">
       ${shown.map(
         (part, index) => html`<span
-          class="${part.kind} tone-${index % 4}"
+          class="${part.kind} tone-${part.tone ?? index % 4}"
           title="${part.label}: ${memorySize(part.bytes)}"
           .style=${`width:${part.bytes * scale}%`}
-        ></span>`,
+        ><b>${part.label}</b><b>${memorySize(part.bytes)}</b></span>`,
       )}
+      ${exceeds ? nothing : html`<span class="rest"><b>free</b><b>${memorySize(free)}</b></span>`}
       ${exceeds
         ? html`<i class="limit" .style=${`left:${totalBytes * scale}%`}></i>`
         : nothing}
@@ -32,8 +33,8 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
     <ul class="legend">
       ${shown.map(
         (part, index) => html`<li>
-          <i class="${part.kind} tone-${index % 4}" aria-hidden="true"></i>${part.label}
-          <b>${memorySize(part.bytes)}</b>
+          <i class="${part.kind} tone-${part.tone ?? index % 4}" aria-hidden="true"></i>${part.label}
+          <b>${memorySize(part.bytes)}</b>${part.note ? ` · ${part.note}` : nothing}
         </li>`,
       )}
       ${exceeds
