@@ -58,7 +58,7 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
         part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
     )
     assert policy.pop("img-src") == "'self' data: blob:"
-    own = ("script-src", "style-src", "connect-src", "font-src")
+    own = ("script-src", "style-src", "connect-src", "font-src", "manifest-src")
     assert {policy.pop(name) for name in own} == {"'self'"}
     assert set(policy.values()) == {"'none'"}
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}

@@ -30,14 +30,15 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
     ".txt": b"text/plain; charset=utf-8",
+    ".webmanifest": b"application/manifest+json",
     ".woff2": b"font/woff2",
 }
 """The files that are served; others in the folder are not."""
 HEADERS = {
     # Answers of models are shown as Markdown: nothing in them may run, or tell another server.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; font-src 'self'; img-src 'self' data: blob:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "connect-src 'self'; font-src 'self'; img-src 'self' data: blob:; manifest-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",

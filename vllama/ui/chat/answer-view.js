@@ -5,6 +5,8 @@ import { count, duration, rate } from "../format.js";
 import { findLive } from "../live/state.js";
 import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
+import { choose } from "../parts/dialogs.js";
+import { listNames } from "../live/library.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { linkTo } from "../route.js";
@@ -21,9 +23,10 @@ const ENDS = {
 
 /**
  * Return the template of an answer; `versions`: all answers of its place, `isLast`: nothing follows it.
- * @param {AnswerRecord} answer @param {{ versions: string[], isLast: boolean }} place
+ * `edit`: what the user edits it with.
+ * @param {AnswerRecord} answer @param {{ versions: string[], isLast: boolean, edit: () => void }} place
  */
-export function answerTemplate(answer, { versions, isLast }) {
+export function answerTemplate(answer, { versions, isLast, edit }) {
   const { id, model, messages, state, error } = answer;
   const writing = isWriting(id);
   const last = messages.at(-1);
@@ -42,7 +45,7 @@ export function answerTemplate(answer, { versions, isLast }) {
     ${writing === "elsewhere"
       ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
       : nothing}
-    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls)}
+    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls, edit)}
   </article>`;
 }
 
@@ -62,9 +65,9 @@ export function versionArrows(ids, id, show, what) {
   </span>`;
 }
 
-/** @param {AnswerRecord} answer @param {string[]} versions @param {ToolCall[]} calls */
-function footer(answer, versions, calls) {
-  const { id, messages, state } = answer;
+/** @param {AnswerRecord} answer @param {string[]} versions @param {ToolCall[]} calls @param {() => void} edit */
+function footer(answer, versions, calls, edit) {
+  const { id, messages, model, state } = answer;
   const last = messages.at(-1);
   const isCut = ["stopped", "failed", "broken"].includes(state) || last?.stats?.reason === "length";
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
@@ -74,6 +77,12 @@ function footer(answer, versions, calls) {
       ? html`<button class="quiet" aria-label="Copy the answer" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
     <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")} ${isCut ? "Regenerate" : nothing}</button>
+    ${listNames().some((name) => name !== model)
+      ? html`<button class="quiet" aria-label="Use another model" title="Use another model" @click=${() => attempt(useOther(answer))}>${icon("swap")}</button>`
+      : nothing}
+    ${last?.content && !calls.length
+      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the answer" title="Edit" @click=${edit}>${icon("edit")}</button>`
+      : nothing}
     ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
     ${stats(last?.stats ?? {})}
   </footer>`;
@@ -159,6 +168,13 @@ function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS = 0 }) {
     loadS > 1 && `load ${duration(loadS)}`,
   ];
   return html`<span class="stats">${facts.filter(Boolean).join(" · ")}</span>`;
+}
+
+/** Have an answer written by a model that the user chooses. @param {AnswerRecord} answer */
+async function useOther({ id, model }) {
+  const names = listNames().filter((name) => name !== model);
+  const name = await choose({ title: "Use another model", label: "Model", names, action: "Regenerate" });
+  if (name) await regenerate(id, name);
 }
 
 /** @param {Message[]} messages */

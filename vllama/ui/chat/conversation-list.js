@@ -2,6 +2,7 @@
 
 import "./stream-list.js";
 import { linkTo } from "../route.js";
+import { showShortcuts } from "../shortcuts.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
@@ -42,6 +43,7 @@ class ConversationList extends View {
         )}
       </div>
       ${this.footer()}
+      <button class="quiet shortcuts" @click=${showShortcuts}>Keyboard shortcuts</button>
     `;
   }
 

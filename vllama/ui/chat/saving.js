@@ -3,7 +3,7 @@
  * memory and is tried again with the next change.
  */
 
-import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.js";
+import { deleteConversations, deleteRecords, Gone, storeRecords, watchDatabase } from "./store.js";
 import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
@@ -58,6 +58,19 @@ export async function discard(ids) {
   await deleteConversations(ids);
   ids.forEach((id) => waiting.delete(id));
   tell({ kind: "gone", ids });
+}
+
+/**
+ * Delete turns and what belongs to them, here and for the other tabs.
+ * @param {string} id @param {Partial<Conversation>} patch @param {Record<"turns" | "answers" | "files", string[]>} parts
+ */
+export async function discardParts(id, patch, parts) {
+  await deleteRecords(id, patch, parts);
+  const left = waiting.get(id);
+  for (const name of /** @type {const} */ (["turns", "answers", "files"])) {
+    /** @type {any} */ (left ?? {})[name] = left?.[name]?.filter((record) => !parts[name].includes(record.id));
+  }
+  tell({ kind: "changed", conversation: id, turns: parts.turns, answers: parts.answers });
 }
 
 /**

@@ -4,11 +4,11 @@ import { changes } from "../live/state.js";
 import { showError } from "../parts/notices.js";
 import { makeMessage, makeRequest, makeStream } from "./answer.js";
 import { look } from "./following.js";
-import { discard, keep, restoreLeft } from "./saving.js";
+import { discard, discardParts, keep, restoreLeft } from "./saving.js";
 import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
 import * as store from "./store.js";
 import { tell } from "./tabs.js";
-import { descend, endAt, listHistory, makeTree } from "./tree.js";
+import { descend, endAt, findPlace, listBelow, listHistory, makeTree } from "./tree.js";
 import { write } from "./writing.js";
 
 export { isWriting, session } from "./shown.js";
@@ -62,14 +62,27 @@ export async function say({ text, files }) {
 /** Say something else in the place of a turn, which stays as an earlier version. `files`: their ids. @param {string} id @param {{ text: string, files: string[] }} message */
 export const edit = (id, { text, files }) => addTurn({ text, files, after: /** @type {Turn} */ (session.tree.turns.get(id)).after });
 
-/** Have an answer written again; the one before stays as an earlier version. @param {string} id */
-export async function regenerate(id) {
+/** Have an answer written again, by a model of the conversation or another; the one before stays as an earlier version. @param {string} id @param {string} [other] */
+export async function regenerate(id, other) {
   const { turn, pane, model } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
-  const answer = makeAnswer(turn, pane, session.conversation.models[pane] ?? model);
+  const answer = makeAnswer(turn, pane, other ?? session.conversation.models[pane] ?? model);
+  await Promise.all([addVersion(answer), request(answer)]);
+}
+
+/** Put a text of the user's into the place of an answer, which stays as an earlier version. @param {string} id @param {string} text */
+export function editAnswer(id, text) {
+  const { turn, pane, model, messages } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
+  const { stream: _, ...answer } = makeAnswer(turn, pane, model);
+  return addVersion({ ...answer, state: "done", saved: Date.now(), messages: [...messages.slice(0, -1), { ...makeMessage(), content: text }] });
+}
+
+/** Store another answer of its turn, and show it. @param {AnswerRecord} answer */
+function addVersion(answer) {
+  const { turn, pane } = answer;
   session.tree.answers.set(answer.id, answer);
   const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
   const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
-  await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), request(answer)]);
+  return changeRecord({ head, updated: Date.now() }, { answers: [answer] });
 }
 
 /** Have a model go on with an answer that was broken off. @param {string} id */
@@ -117,6 +130,25 @@ export async function rename(id, title) {
 export async function remove(ids) {
   await discard(ids);
   forget(ids);
+}
+
+/** Delete a message for good, with all that follows it; with its only message goes the conversation. @param {string} id */
+export async function removeTurn(id) {
+  const { conversation, tree } = session;
+  const turn = /** @type {Turn} */ (tree.turns.get(id));
+  const { turns, answers } = listBelow(tree, id);
+  if (turns.length === tree.turns.size) return remove([conversation.id]);
+  const ids = { turns: turns.map((one) => one.id), answers: answers.map((one) => one.id) };
+  const rest = makeTree({ turns: [...tree.turns.values()].filter((one) => !ids.turns.includes(one.id)), answers: [...tree.answers.values()].filter((one) => !ids.answers.includes(one.id)) });
+  const used = [...rest.turns.values()].flatMap(({ files }) => files); // versions of a message share its files
+  const patch = { head: findPlace(rest, turn), updated: Date.now() };
+  await discardParts(conversation.id, patch, { ...ids, files: turns.flatMap(({ files }) => files).filter((file) => !used.includes(file)) });
+  ids.answers.forEach((answer) => running.get(answer)?.abort.abort());
+  if (session.tree !== tree) return; // the user has gone to another conversation
+  session.tree = rest;
+  session.conversation = { ...session.conversation, ...patch };
+  replaceRow(session.conversation);
+  refresh();
 }
 
 /** Return `{conversation, turn}` of the conversations in which `words` occur. */

@@ -96,7 +96,10 @@ export const storeRecords = (id, { patch = {}, turns = [], answers = [], files =
     const { head, updated } = isOlder ? stored : { ...stored, ...patch };
     store("conversations").put({ ...stored, ...patch, head, updated, id });
     turns.forEach((turn) => store("turns").put(turn));
-    answers.forEach((answer) => store("answers").put(answer));
+    for (const answer of answers) {
+      if (await settle(store("turns").count(answer.turn))) store("answers").put(answer);
+      else if (answers.length === 1) throw new Gone("the message was deleted");
+    }
     files.forEach((file) => store("files").put(file));
   }, options);
 
@@ -123,6 +126,14 @@ export const deleteConversations = (ids) =>
         keys.forEach((key) => store(name).delete(key));
       }
     }
+  });
+
+/** Delete records of a conversation, and merge `patch` into its own. @param {string} id @param {Partial<Conversation>} patch @param {Record<string, string[]>} parts the ids in each store */
+export const deleteRecords = (id, patch, parts) =>
+  transact(["conversations", ...PARTS], "readwrite", async (store) => {
+    const stored = await settle(store("conversations").get(id));
+    if (stored) store("conversations").put({ ...stored, ...patch });
+    for (const name of PARTS) parts[name].forEach((key) => store(name).delete(key));
   });
 
 /** Return `{conversation, turn}` of the newest turn of each conversation in which `words` occur. @param {string} words @param {AbortSignal} signal @returns {Promise<Hit[]>} */

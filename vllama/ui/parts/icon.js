@@ -20,7 +20,9 @@ const SHAPES = {
   right: "M9 5l7 7-7 7",
   sliders: "M4 8h9M18 8h2M4 16h2M11 16h9M15.5 5.5v5M8.5 13.5v5",
   stop: "M7 7h10v10H7z",
+  swap: "M4 8h15M15 4l4 4-4 4M20 16H5M9 12l-4 4 4 4",
   system: "M4 5h16v11H4zM9 20h6M12 16v4",
+  trash: "M4 7h16M10 7V4h4v3M6 7l1 13h10l1-13M10 11v5M14 11v5",
   up: "M12 20V5M6 11l6-6 6 6",
 };
 
