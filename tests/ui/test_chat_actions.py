@@ -14,7 +14,8 @@ from tests.ui.test_chat_page import list_texts, open_chat, say
 pytestmark = pytest.mark.slow
 
 KEPT = """async () => {
-  const { readConversation } = await import(document.querySelector('script[type=module]').src.replace('main.js', 'chat/store.js'));
+  const main = document.querySelector('script[type=module]').src;
+  const { readConversation } = await import(main.replace('main.js', 'chat/store.js'));
   const { turns, answers } = await readConversation(location.hash.split('/').at(-1));
   return [turns.map(({ text }) => text).sort(), answers.length];
 }"""
@@ -169,9 +170,7 @@ def test_escape_stops_a_response_from_anywhere_in_the_chat(server, open_page):
 
 
 def test_a_phone_finds_the_search_by_shortcut(server, open_page):
-    page = open_page(
-        server, "chat?model=plain:latest", viewport={"width": 390, "height": 844}
-    )
+    page = open_page(server, "chat?model=plain:latest", viewport={"width": 390, "height": 844})
     say_all(page, "A question")
     page.keyboard.press("Control+k")
     expect(page.get_by_role("searchbox", name="Search conversations")).to_be_focused()

@@ -13,7 +13,8 @@ import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
-import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
+import { answerTools, callTools, continueAnswer, isWriting, regenerate, session, showAnswer, stop } from "./session.js";
+import { areAutomatic, pending } from "./tools.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
@@ -37,6 +38,7 @@ export function answerTemplate(answer, { versions, isLast, edit }) {
       message.role === "tool" ? toolResult(message) : part(message, writing && message === last),
     )}
     ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
+    ${toolQuestion(id)}
     ${error ? html`<p class="error" role="alert">${error} ${logLink(model)}</p>` : nothing}
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
     ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">Stopped: token limit reached.</p>` : nothing}
@@ -139,7 +141,24 @@ function toolResult({ tool_name: name, content }) {
   </details>`;
 }
 
-/** Ask the user for the results of tool calls: the page runs no tools itself. @param {ToolCall[]} calls @param {string} id */
+/** Return what the user is asked about a tool of an MCP server, or that it is called. @param {string} id */
+function toolQuestion(id) {
+  const asked = pending.get(id);
+  if (!asked) return nothing;
+  const { name, server, tool, decide } = asked;
+  if (!decide) return html`<p class="muted waiting">Calling ${name} …</p>`;
+  return html`<div class="ask-tool" role="group" aria-label="Permission to call ${name}">
+    <p role="alert">Allow ${server.name} to run <code>${tool.name}</code> with these arguments?</p>
+    <p class="muted" dir="auto">${tool.description}</p>
+    <div class="row">
+      <button class="primary" @click=${() => decide("once")}>Allow once</button>
+      <button @click=${() => decide("always")}>Always in this conversation</button>
+      <button @click=${() => decide("deny")}>Deny</button>
+    </div>
+  </div>`;
+}
+
+/** Ask the user for the results of tool calls, or for leave to call those of MCP servers. @param {ToolCall[]} calls @param {string} id */
 function resultForm(calls, id) {
   /** @param {FormEvent} event */
   const submit = (event) => {
@@ -155,6 +174,7 @@ function resultForm(calls, id) {
       </label>`,
     )}
     <button class="primary">Send the results</button>
+    ${areAutomatic(calls, session.conversation.tools) ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
   </form>`;
 }
 

@@ -3,7 +3,7 @@
  * memory and is tried again with the next change.
  */
 
-import { deleteConversations, deleteRecords, Gone, storeRecords, watchDatabase } from "./store.js";
+import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.js";
 import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
@@ -49,7 +49,7 @@ export async function keep(id, records, options) {
   if (waiting.get(id) === all) waiting.delete(id);
   if (!waiting.size) onTrouble(null);
   /** @param {"turns" | "answers"} name */
-  const ids = (name) => (all[name] ?? []).map((record) => record.id);
+  const ids = (name) => [...(all[name] ?? []).map((record) => record.id), ...(all.gone?.[name] ?? [])];
   tell({ kind: "changed", conversation: id, turns: ids("turns"), answers: ids("answers") });
 }
 
@@ -58,19 +58,6 @@ export async function discard(ids) {
   await deleteConversations(ids);
   ids.forEach((id) => waiting.delete(id));
   tell({ kind: "gone", ids });
-}
-
-/**
- * Delete turns and what belongs to them, here and for the other tabs.
- * @param {string} id @param {Partial<Conversation>} patch @param {Record<"turns" | "answers" | "files", string[]>} parts
- */
-export async function discardParts(id, patch, parts) {
-  await deleteRecords(id, patch, parts);
-  const left = waiting.get(id);
-  for (const name of /** @type {const} */ (["turns", "answers", "files"])) {
-    /** @type {any} */ (left ?? {})[name] = left?.[name]?.filter((record) => !parts[name].includes(record.id));
-  }
-  tell({ kind: "changed", conversation: id, turns: parts.turns, answers: parts.answers });
 }
 
 /**
@@ -136,10 +123,12 @@ function nameTrouble(error) {
 /** @param {Records | undefined} before @param {Records} records @returns {Records} */
 function merge(before = {}, records) {
   /** @type {any} */
-  const merged = { patch: { ...before.patch, ...records.patch } };
+  const merged = { patch: { ...before.patch, ...records.patch }, gone: {} };
   for (const name of /** @type {const} */ (["turns", "answers", "files"])) {
     const all = [...(before[name] ?? []), ...(records[name] ?? [])];
-    merged[name] = [...new Map(all.map((record) => [record.id, record])).values()];
+    const gone = [...(before.gone?.[name] ?? []), ...(records.gone?.[name] ?? [])];
+    merged.gone[name] = gone;
+    merged[name] = [...new Map(all.map((record) => [record.id, record])).values()].filter(({ id }) => !gone.includes(id));
   }
   return merged;
 }

@@ -4,11 +4,12 @@ import { changes } from "../live/state.js";
 import { showError } from "../parts/notices.js";
 import { makeMessage, makeRequest, makeStream } from "./answer.js";
 import { look } from "./following.js";
-import { discard, discardParts, keep, restoreLeft } from "./saving.js";
+import { discard, keep, restoreLeft } from "./saving.js";
 import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
 import * as store from "./store.js";
 import { tell } from "./tabs.js";
-import { descend, endAt, findPlace, listBelow, listHistory, makeTree } from "./tree.js";
+import { findTools, useTools } from "./tools.js";
+import { descend, endAt, listBelow, listHistory, makeTree } from "./tree.js";
 import { write } from "./writing.js";
 
 export { isWriting, session } from "./shown.js";
@@ -92,6 +93,14 @@ export const continueAnswer = (id) => goOn(id, []);
 export const answerTools = (id, results) =>
   goOn(id, [...results.map(({ name, content }) => ({ role: "tool", tool_name: name, content })), makeMessage()]);
 
+/** Have the tools of MCP servers called that an answer has asked for, and let the model go on. @param {string} id */
+export async function callTools(id) {
+  const answer = { .../** @type {AnswerRecord} */ (session.tree.answers.get(id)) };
+  Object.assign(answer, { state: "writing", messages: [...answer.messages] });
+  session.tree.answers.set(id, answer);
+  await request(answer);
+}
+
 /** Stop an answer, also one of another tab; without an id all that are shown. @param {string} [id] */
 export function stop(id) {
   const ids = id ? [id] : session.path.flatMap(({ answers }) => answers.map((answer) => answer.id));
@@ -132,23 +141,22 @@ export async function remove(ids) {
   forget(ids);
 }
 
-/** Delete a message for good, with all that follows it; with its only message goes the conversation. @param {string} id */
+/** Delete a message for good, with all that follows it; the only one takes the conversation along. @param {string} id */
 export async function removeTurn(id) {
-  const { conversation, tree } = session;
-  const turn = /** @type {Turn} */ (tree.turns.get(id));
-  const { turns, answers } = listBelow(tree, id);
-  if (turns.length === tree.turns.size) return remove([conversation.id]);
-  const ids = { turns: turns.map((one) => one.id), answers: answers.map((one) => one.id) };
-  const rest = makeTree({ turns: [...tree.turns.values()].filter((one) => !ids.turns.includes(one.id)), answers: [...tree.answers.values()].filter((one) => !ids.answers.includes(one.id)) });
-  const used = [...rest.turns.values()].flatMap(({ files }) => files); // versions of a message share its files
-  const patch = { head: findPlace(rest, turn), updated: Date.now() };
-  await discardParts(conversation.id, patch, { ...ids, files: turns.flatMap(({ files }) => files).filter((file) => !used.includes(file)) });
-  ids.answers.forEach((answer) => running.get(answer)?.abort.abort());
-  if (session.tree !== tree) return; // the user has gone to another conversation
+  const { conversation, tree, path } = session;
+  const gone = new Set(listBelow(tree, id));
+  if (gone.size === tree.turns.size) return remove([conversation.id]);
+  const { turn, siblings } = /** @type {Step} */ (path.find((step) => step.turn.id === id));
+  const { true: answers = [], false: left } = Object.groupBy(tree.answers.values(), (one) => String(gone.has(one.turn)));
+  const rest = makeTree({ turns: [...tree.turns.values()].filter((one) => !gone.has(one.id)), answers: left });
+  const used = new Set([...rest.turns.values()].flatMap(({ files }) => files)); // versions of a message share its files
+  const files = [...gone].flatMap((one) => tree.turns.get(one)?.files ?? []).filter((file) => !used.has(file));
+  const sibling = siblings.filter((one) => one !== id).at(-1);
+  const before = { turn: tree.answers.get(turn.after[0])?.turn ?? "", answers: turn.after };
   session.tree = rest;
-  session.conversation = { ...session.conversation, ...patch };
-  replaceRow(session.conversation);
-  refresh();
+  answers.forEach((one) => running.get(one.id)?.abort.abort());
+  const head = sibling ? descend(rest, endAt(rest, sibling)) : before;
+  await changeRecord({ head, updated: Date.now() }, { gone: { turns: [...gone], answers: answers.map((one) => one.id), files } });
 }
 
 /** Return `{conversation, turn}` of the conversations in which `words` occur. */
@@ -222,7 +230,9 @@ async function request(answer) {
   const step = session.path.findIndex(({ turn }) => turn.id === answer.turn);
   const history = listHistory(session.path.slice(0, step + 1), answer.pane);
   /** @type {Exchange} */ (history.at(-1)).answer = answer;
-  await write(answer, () => makeRequest(conversation, answer.model, history, session.files));
+  const { files } = session;
+  const makeBody = async () => makeRequest(conversation, answer.model, history, files, await findTools(answer.model, conversation.tools));
+  await write(answer, makeBody, (options) => useTools(answer, conversation.tools, options));
 }
 
 /** Change fields of the conversation that is shown, and store them with new records. @param {Partial<Conversation>} fields @param {Records} records */

@@ -50,20 +50,10 @@ export function endAt(tree, turn) {
   return { turn, answers: [...newest].sort(([a], [b]) => a - b).map(([, id]) => id) };
 }
 
-/** Return a turn and all that follows it. @param {Tree} tree @param {string} id @returns {{ turns: Turn[], answers: AnswerRecord[] }} */
+/** Return the ids of a turn and of all turns that follow it. @param {Tree} tree @param {string} id @returns {string[]} */
 export function listBelow(tree, id) {
-  const answers = [...tree.answers.values()].filter(({ turn }) => turn === id);
-  const ids = new Set(answers.map((answer) => answer.id));
-  const next = [...tree.turns.values()].filter(({ after }) => after.some((one) => ids.has(one)));
-  const below = next.map((turn) => listBelow(tree, turn.id));
-  return { turns: [/** @type {Turn} */ (tree.turns.get(id)), ...below.flatMap(({ turns }) => turns)], answers: [...answers, ...below.flatMap((one) => one.answers)] };
-}
-
-/** Return the end of the branch that takes the place of a deleted turn: the newest of its siblings, or what is before it. @param {Tree} tree @param {Turn} turn @returns {Head} */
-export function findPlace(tree, { after }) {
-  const sibling = listFollowing(tree, after).at(-1);
-  if (sibling) return descend(tree, endAt(tree, sibling.id));
-  return { turn: tree.answers.get(after[0])?.turn ?? "", answers: after };
+  const next = [...tree.turns.values()].filter(({ after }) => after.some((one) => tree.answers.get(one)?.turn === id));
+  return [id, ...next.flatMap((turn) => listBelow(tree, turn.id))];
 }
 
 /** Return `path` as one pane has seen it: pairs of a turn and an answer, which may be undefined. @param {Step[]} path @param {number} pane @returns {Exchange[]} */
