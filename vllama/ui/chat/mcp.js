@@ -5,6 +5,7 @@
 
 import { changes, state } from "../live/state.js";
 import { keep } from "../parts/keep.js";
+import { ServerError } from "../server.js";
 
 const SERVERS = "mcp-servers"; // in localStorage
 const VERSION = "2025-06-18";
@@ -36,21 +37,28 @@ export const connectAll = () =>
 /** Call a tool; return its result as text, also when that is an error. @param {McpServer} server @param {string} name @param {unknown} given @param {AbortSignal} signal */
 export async function callTool(server, name, given, signal) {
   const both = AbortSignal.any([signal, AbortSignal.timeout(LIMITS.callMs)]);
+  const call = async () => exchange(await connect(server), "tools/call", { name, arguments: given }, both);
   try {
-    const { content = [], isError } = await exchange(await connect(server), "tools/call", { name, arguments: given }, both);
+    const { content = [], isError } = await call().catch((error) => {
+      connections.delete(keyOf(server));
+      if (error.status === 404) return call(); // the session has ended, as after a restart
+      throw error;
+    });
     /** @param {any} block */
     const write = (block) => block.text ?? block.resource?.text ?? `(${block.type}: ${block.mimeType ?? block.uri ?? "not shown"})`;
     const text = (isError ? "The tool failed: " : "") + content.map(write).join("\n");
     return text.length > LIMITS.result ? `${text.slice(0, LIMITS.result)}\n… (the first 64 KB of ${Math.ceil(text.length / 1024)} KB)` : text;
   } catch (error) {
-    connections.delete(JSON.stringify([server.url, server.token])); // its session may have ended
     return `The call failed: ${/** @type {Error} */ (error).message}`;
   }
 }
 
+/** @param {McpServer} server */
+const keyOf = ({ url, token }) => JSON.stringify([url, token]);
+
 /** Return the connection to a server; its tools are asked for again after a while. @param {McpServer} server */
 function connect(server) {
-  const key = JSON.stringify([server.url, server.token]);
+  const key = keyOf(server);
   const made = connections.get(key) ?? open(server);
   connections.set(key, made);
   const forget = () => connections.get(key) === made && connections.delete(key);
@@ -88,7 +96,7 @@ async function exchange(connection, method, params, signal) {
   const body = JSON.stringify({ jsonrpc: "2.0", id, method, params });
   const response = await fetch(url, { method: "POST", headers, body, signal, credentials: "omit", redirect: "error", cache: "no-store" })
     .catch(async (error) => { throw error instanceof TypeError ? new Error(await findCause(url)) : error; });
-  if (!response.ok) throw new Error(`it answers ${response.status}${response.status === 401 ? ": the token is missing or wrong" : ""}`);
+  if (!response.ok) throw new ServerError(`it answers ${response.status}${response.status === 401 ? ": the token is missing or wrong" : ""}`, response.status);
   connection.session ||= response.headers.get("mcp-session-id") ?? "";
   if (id === undefined) return undefined;
   const { result, error } = await readAnswer(response, id);
