@@ -424,7 +424,7 @@ interface McpServer {
 }
 interface McpTool {
   name: string;
-  description?: string;
+  description: string;
   inputSchema: object;
 }
 interface McpConnection {

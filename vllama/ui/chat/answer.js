@@ -125,7 +125,7 @@ export async function makeRequest({ system, think, tools, options }, model, hist
   /** @type {Record<string, unknown>} */
   const body = { model, messages };
   if (think !== "") body.think = /** @type {Record<string, boolean>} */ ({ yes: true, no: false })[think] ?? think;
-  const offered = [...more].map(([name, { tool }]) => ({ type: "function", function: { name, description: tool.description ?? "", parameters: tool.inputSchema } }));
+  const offered = [...more].map(([name, { tool }]) => ({ type: "function", function: { name, description: tool.description, parameters: tool.inputSchema } }));
   if (tools || offered.length) body.tools = [...JSON.parse(tools || "[]"), ...offered];
   if (Object.keys(options ?? {}).length) body.options = options;
   return body;

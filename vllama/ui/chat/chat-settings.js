@@ -9,7 +9,7 @@ import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
-import { connectAll, storeServers } from "./mcp.js";
+import { connectAll, listServers, storeServers } from "./mcp.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
 import { makeConversation } from "./shown.js";
 
@@ -212,12 +212,12 @@ class ChatSettings extends View {
     /** @param {string} name */
     const toggle = (name) => {
       const off = server.off.includes(name) ? server.off.filter((one) => one !== name) : [...server.off, name];
-      storeServers(this.servers.map((one) => (one.server === server ? { ...server, off } : one.server)));
+      storeServers(listServers().map((one) => (one.url === server.url ? { ...one, off } : one)));
     };
     return html`<fieldset class="switches">
       <legend>Tools of ${server.name}</legend>
       ${problem ? html`<p class="wide error">${problem}</p>` : nothing}
-      ${tools.map(({ name, description }) => html`<label class="check wide" title=${description ?? ""}>
+      ${tools.map(({ name, description }) => html`<label class="check wide" title=${description}>
         <input type="checkbox" .checked=${!server.off.includes(name)} @change=${() => toggle(name)} /> ${name}</label>`)}
     </fieldset>`;
   }

@@ -78,11 +78,14 @@ async function open(server) {
   let cursor;
   do {
     const { tools, nextCursor } = await exchange(connection, "tools/list", { cursor }, signal);
-    connection.tools.push(...tools);
+    connection.tools.push(...tools.map(readTool));
     cursor = nextCursor;
   } while (cursor && connection.tools.length < LIMITS.tools);
   return connection;
 }
+
+/** Return a tool as this page uses it: what a server sends may be anything. @param {any} tool @returns {McpTool} */
+const readTool = ({ name, description = "", inputSchema }) => ({ name: String(name), description: String(description), inputSchema });
 
 /** Send a message and return the result. @param {McpConnection} connection @param {string} method @param {unknown} params @param {AbortSignal} signal @returns {Promise<any>} */
 async function exchange(connection, method, params, signal) {
