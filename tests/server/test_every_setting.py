@@ -223,6 +223,11 @@ def list_cases(
             403,
         ),
         "no_ui": Case("no_ui = true\n", lambda: server.status("GET", "/ui/"), 404),
+        "mcp_origins": Case(
+            'mcp_origins = ["https://mcp.example"]\n',
+            lambda: server.request("GET", "/ui/")[1]["content-security-policy"].split("; ")[-1],
+            "connect-src 'self' https://mcp.example",
+        ),
         # engines
         "model": Case('model = "plain"\n'),
         "engine": Case('engine = "fake"\n', told("asked for by name", loaded_plain)),

@@ -46,11 +46,12 @@ def browser():
 def open_page(browser):
     """Return a function that opens the page of a server, at an address within it.
 
-    At the end: nothing went to another server, and the browser had nothing to complain about.
+    At the end: nothing went to another server, but for the ports in `also`, and the browser had
+    nothing to complain about.
     """
     contexts, servers, problems = [], {}, []
 
-    def open_page(server, address="models", **options):
+    def open_page(server, address="models", also=(), **options):
         servers[server.port] = server
         context = browser.new_context(**options)
         contexts.append(context)
@@ -58,7 +59,7 @@ def open_page(browser):
 
         def note_request(request):
             url = urlsplit(request.url)
-            if url.scheme.startswith("http") and url.port != server.port:
+            if url.scheme.startswith("http") and url.port not in (server.port, *also):
                 problems.append(f"a request to {request.url}")
 
         page.on("request", note_request)

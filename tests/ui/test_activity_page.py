@@ -349,7 +349,7 @@ def test_a_capture_is_replayed_and_compared(server, open_page):
     page.get_by_role("button", name="Open the capture").first.click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Replay").click()
-    expect(dialog.get_by_role("status")).to_contain_text("Same answer.")
+    expect(dialog.get_by_role("status")).to_contain_text("Same response.")
     expect(dialog.get_by_role("columnheader", name="Nothing else differs")).to_be_visible()
 
 
@@ -369,7 +369,7 @@ def test_a_replay_says_what_differs(server, open_page):
     dialog = page.get_by_role("dialog")
     dialog.get_by_role("button", name="Replay").click()
     told = dialog.get_by_role("status")
-    expect(told).to_contain_text("The answers differ at character 6.")
+    expect(told).to_contain_text("The responses differ at character 6.")
     expect(told.get_by_role("row").filter(has_text="Context")).to_contain_text("512")
 
 
@@ -380,8 +380,8 @@ def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
     expect(page.locator("time-chart canvas")).to_have_count(5)
     marks = page.get_by_role("region", name="Loads and evictions")
     expect(marks.get_by_role("row").filter(has_text="plain").first).to_contain_text("load")
-    page.get_by_text("The numbers, minute by minute").click()
-    numbers = page.get_by_role("region", name="Numbers of the last hour")
+    page.get_by_text("Values by minute").click()
+    numbers = page.get_by_role("region", name="Values of the last hour")
     expect(numbers.get_by_role("row").nth(1)).to_contain_text(
         re.compile(r"\d\d:\d\d:\d\d.*[MG]iB", re.DOTALL)
     )

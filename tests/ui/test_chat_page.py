@@ -185,7 +185,7 @@ def test_an_answer_of_another_tab_is_stopped_from_here(server, open_page):
     expect(page.get_by_role("article").nth(1)).to_contain_text("tok0")
     other = page.context.new_page()
     other.goto(page.url)
-    expect(other.get_by_text("Being written in another tab.")).to_be_visible()
+    expect(other.get_by_text("Being generated in another tab.")).to_be_visible()
     other.locator("message-form").get_by_role("button", name="Stop").click()
     expect(other.get_by_text("Stopped.", exact=True)).to_be_visible()
     expect(page.get_by_text("Stopped.", exact=True)).to_be_visible()
@@ -284,9 +284,9 @@ def test_a_server_without_models_says_where_they_come_from(tmp_path, open_page):
         page.route("**/api/tags", lambda route: route.fulfill(json={"models": []}))
         page.goto("about:blank")
         page.goto(f"{empty.url}/ui/#/chat")
-        expect(page.get_by_role("heading", name="There is no model yet")).to_be_visible()
+        expect(page.get_by_role("heading", name="No models yet")).to_be_visible()
         expect(page.get_by_role("button", name="Compare two models")).to_be_disabled()
-        page.get_by_role("link", name="Add one on the page Models").click()
+        page.get_by_role("link", name="Add one on the Models page").click()
         expect(page.locator("models-page")).to_be_attached()
 
 

@@ -298,12 +298,12 @@ def test_a_notice_moves_nothing_and_covers_nothing(server, open_page):
         page.set_viewport_size(size)
         bar, copy = (
             page.locator(".chat .bar").first,
-            page.get_by_role("button", name="Copy the answer"),
+            page.get_by_role("button", name="Copy the response"),
         )
         before = bar.bounding_box()
         copy.click()
         notice = page.locator(".notice:visible")
-        expect(notice).to_have_text("The answer is copied. ✕", use_inner_text=True)
+        expect(notice).to_have_text("Response copied. ✕", use_inner_text=True)
         assert bar.bounding_box() == before
         box, main = notice.bounding_box(), page.get_by_role("main").bounding_box()
         assert box["y"] + box["height"] <= main["y"]

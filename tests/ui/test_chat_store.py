@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
 """What the fake engine takes for the length and the pace of its answer."""
-BROKEN = "This response broke off: its page was closed, and the server has no more of it."
+BROKEN = "This response is incomplete: its page was closed, and the server no longer has the rest."
 FULL = "no room left"
 OLD = {
     "id": "1-old",
@@ -370,7 +370,7 @@ def test_an_import_adds_what_is_newer(server, open_page, tmp_path):
     expect(page.get_by_text("1 conversation updated.")).to_be_visible()
     assert list_texts(page) == ["First", "Second"]
     import_file(page, older)
-    expect(page.get_by_text("Everything in the file is here already.")).to_be_visible()
+    expect(page.get_by_text("All conversations in the file are already here.")).to_be_visible()
     page.reload()
     finish(page, 1)
     assert list_texts(page) == ["First", "Second"]

@@ -12,6 +12,7 @@ import pytest
 
 from tests.server_process import Server
 from vllama.routes.server.health import accepts_html
+from vllama.routes.server.ui import compute_version, read_asset
 
 FOLDER = Path(__file__).parents[2] / "vllama" / "ui"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
@@ -58,13 +59,20 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
         part.strip().split(" ", 1) for part in headers["content-security-policy"].split(";")
     )
     assert policy.pop("img-src") == "'self' data: blob:"
-    own = ("script-src", "style-src", "connect-src", "font-src")
+    own = ("script-src", "style-src", "connect-src", "font-src", "manifest-src")
     assert {policy.pop(name) for name in own} == {"'self'"}
     assert set(policy.values()) == {"'none'"}
     assert set(policy) == {"default-src", "base-uri", "form-action", "frame-ancestors"}
     assert headers["x-content-type-options"] == "nosniff"
     assert headers["referrer-policy"] == "no-referrer"
     assert b"<app-shell>" in body
+
+
+def test_another_policy_is_another_etag():
+    """Browsers keep the headers of a page for as long as its ETag is the same."""
+    index, version = FOLDER / "index.html", compute_version()
+    etags = {read_asset(index, version, f"connect-src {one}").etag for one in ("'self'", "https://a")}
+    assert len(etags) == 2
 
 
 @pytest.mark.parametrize("page", ["index.html", "docs.html"])

@@ -7,6 +7,7 @@ a list of sizes. Readers take text and return a value, or raise ValueError with 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -199,6 +200,13 @@ def read_http_url(text: str) -> str:
     return text
 
 
+def read_origin(text: str) -> str:
+    """Accept the origin of an HTTP server, as a header can hold it: no path, no user, no spaces."""
+    if not re.fullmatch(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?", text, re.ASCII):
+        raise ValueError("not an origin like https://host:port")
+    return text.lower()
+
+
 def read_path(text: str) -> Path:
     """Accept a path; `~` is the home folder. It holds for engines too, which run elsewhere."""
     return Path(read_text(text)).expanduser().absolute()
@@ -278,6 +286,7 @@ AutoOrZero = Annotated[T | None, auto("0")]
 Name = Annotated[str, text("NAME", read_text)]
 Key = Annotated[str, text("KEY", read_key)]
 Url = Annotated[str, text("URL", read_text)]
+Origin = Annotated[str, text("ORIGIN", read_origin)]
 HttpUrl = Annotated[str, text("URL", read_http_url)]
 File = Annotated[Path, text("FILE", read_path)]
 Folder = Annotated[Path, text("FOLDER", read_path)]

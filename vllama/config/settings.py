@@ -93,6 +93,9 @@ class ServerSettings:
         flag=True,
     )  # fmt: skip
     no_ui: bool = setting("do not serve the web UI under /ui/", False, flag=True)
+    mcp_origins: tuple[kinds.Origin, ...] = setting(
+        "origins of MCP servers that the web UI may connect to", (), example="https://mcp.example"
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -61,8 +61,8 @@ class Guards(Struct, frozen=True, kw_only=True):
     """Allowed origins and hosts. `origins` may have `*`; `loopback`: bound to it only.
 
     `read_only`: no request changes what models there are; `most_upload_bytes` None: files of any
-    size may be uploaded. `ui`: there is the page. `inspect_code`: administrators may send fields
-    that an engine may run as code.
+    size may be uploaded. `ui`: there is the page, which may connect to `mcp_origins`.
+    `inspect_code`: administrators may send fields that an engine may run as code.
     """
 
     origins: tuple[str, ...] = ()
@@ -70,6 +70,7 @@ class Guards(Struct, frozen=True, kw_only=True):
     read_only: bool = False
     most_upload_bytes: int | None = None
     ui: bool = True
+    mcp_origins: tuple[str, ...] = ()
     inspect_code: bool = False
 
     @classmethod
@@ -81,6 +82,7 @@ class Guards(Struct, frozen=True, kw_only=True):
             read_only=config.read_only,
             inspect_code=config.inspect_code,
             ui=not config.no_ui,
+            mcp_origins=config.mcp_origins,
             most_upload_bytes=config.max_blob_size_bytes,
         )
 

@@ -9,6 +9,7 @@ import { icon } from "./parts/icon.js";
 import { keep } from "./parts/keep.js";
 import { dropErrors, noticeList, showError } from "./parts/notices.js";
 import { readRoute } from "./route.js";
+import { readShortcut, showShortcuts } from "./shortcuts.js";
 import { reach, setKeyPrompt, storeKey } from "./server.js";
 import { html, nothing } from "./vendor/lit-html/lit-html.js";
 import { View } from "./view.js";
@@ -32,6 +33,7 @@ class AppShell extends View {
     this.replaceChildren();
     this.page = document.createElement("div");
     addEventListener("hashchange", () => this.open(true), { signal: this.leaving.signal });
+    addEventListener("keydown", (event) => this.press(event), { signal: this.leaving.signal });
     this.every(1000, () => state.connection.status === "lost" && this.update());
     this.open(false);
     loadOthers(/** @type {typeof PAGES[number]} */ (this.current));
@@ -122,6 +124,21 @@ class AppShell extends View {
       <span aria-hidden="true">Next attempt ${seconds ? `in ${seconds} s` : "now"}.</span>
       <button @click=${reconnect}>Try now</button>
     </div>`;
+  }
+
+  /** @param {KeyboardEvent} event */
+  async press(event) {
+    const shortcut = readShortcut(event);
+    if (!shortcut) return;
+    event.preventDefault();
+    if (shortcut === "help") return showShortcuts();
+    const chat = /** @type {typeof PAGES[number]} */ (PAGES.find(({ name }) => name === "chat"));
+    await chat.load();
+    if (this.current !== chat) {
+      location.hash = "#/chat";
+      await new Promise((resolve) => addEventListener("hashchange", resolve, { once: true }));
+    }
+    /** @type {any} */ (this.page)[shortcut]();
   }
 
   /** Move between the links of the navigation with the arrow keys. @param {FieldEvent} event */

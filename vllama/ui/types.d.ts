@@ -372,6 +372,8 @@ interface Records {
   turns?: Turn[];
   answers?: AnswerRecord[];
   files?: StoredFile[];
+  /** The ids of deleted ones. */
+  gone?: Record<string, string[]>;
 }
 interface Stored {
   conversation: Conversation;
@@ -412,6 +414,39 @@ type TabMessage =
   | { kind: "changed"; conversation: string; turns: string[]; answers: string[] }
   | { kind: "gone"; ids: string[] }
   | { kind: "presets" };
+
+// Tools (see chat/mcp.js)
+
+interface McpServer {
+  name: string;
+  url: string;
+  token: string;
+  /** Names of tools that are switched off. */
+  off: string[];
+}
+interface McpTool {
+  name: string;
+  description: string;
+  inputSchema: object;
+}
+interface McpConnection {
+  server: McpServer;
+  at: number;
+  session: string;
+  version: string;
+  tools: McpTool[];
+}
+interface McpState {
+  server: McpServer;
+  tools: McpTool[];
+  problem: string;
+}
+interface McpChoice {
+  server: McpServer;
+  tool: McpTool;
+}
+/** A tool that is called, or with `decide` one that the user is asked about. */
+type ToolQuestion = McpChoice & { name: string; decide?: (decision: string) => void };
 
 /** A conversation of version 1 (see chat/takeover.js). */
 interface OldConversation extends ChatValues {

@@ -30,14 +30,15 @@ TYPES = {
     ".js": b"text/javascript; charset=utf-8",
     ".svg": b"image/svg+xml",
     ".txt": b"text/plain; charset=utf-8",
+    ".webmanifest": b"application/manifest+json",
     ".woff2": b"font/woff2",
 }
 """The files that are served; others in the folder are not."""
 HEADERS = {
     # Answers of models are shown as Markdown: nothing in them may run, or tell another server.
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; "
-    "connect-src 'self'; font-src 'self'; img-src 'self' data: blob:; base-uri 'none'; "
-    "form-action 'none'; frame-ancestors 'none'",
+    "font-src 'self'; img-src 'self' data: blob:; manifest-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "cross-origin-opener-policy": "same-origin",
     "cross-origin-resource-policy": "same-origin",
     "referrer-policy": "no-referrer",
@@ -73,9 +74,11 @@ async def get_file(starting: Starting, request: Request) -> None:
         request, keyed=starting.keys.is_required
     ):
         status, path = 403, FOLDER / REFUSED  # its scripts would be refused, without a word
-    asset = read_asset(path, version)
+    connect = " ".join(("connect-src 'self'", *starting.guards.mcp_origins))
+    asset = read_asset(path, version, connect)
     headers = {
         **HEADERS,
+        "content-security-policy": f"{HEADERS['content-security-policy']}; {connect}",
         # HTML is kept, but asked about: a new version is seen at once, because it names all others
         "cache-control": "public, max-age=31536000, immutable" if asked == version else "no-cache",
         "etag": asset.etag,
@@ -124,8 +127,8 @@ def split_version(name: str) -> tuple[str, str]:
 
 
 @lru_cache(maxsize=256)
-def read_asset(path: Path, version: str) -> UiFile:
-    """Read a file of a version of the page."""
+def read_asset(path: Path, version: str, connect: str) -> UiFile:
+    """Read a file of a version of the page; browsers keep its headers as long as its ETag."""
     plain = path.read_bytes()
     if path.suffix == ".html":
         plain = add_versions(plain.decode(), version).encode()
@@ -134,7 +137,7 @@ def read_asset(path: Path, version: str) -> UiFile:
         plain=plain,
         compressed=gzip.compress(plain, mtime=0),
         # weak: the compressed body has other bytes, but the same meaning
-        etag=f'W/"{hashlib.sha256(plain).hexdigest()[:20]}"',
+        etag=f'W/"{hashlib.sha256(plain + connect.encode()).hexdigest()[:20]}"',
     )
 
 

@@ -42,7 +42,7 @@ export async function showCapture(id, update) {
           <pre tabindex="0">${indent(text)}${cut ? "\n(token limit reached)" : nothing}</pre>`,
       )}
       <details ?open=${!texts.length}>
-        <summary>As it was sent</summary>
+        <summary>As sent</summary>
         <pre tabindex="0">${indent(readAnswer(answer))}</pre>
       </details>
     `,

@@ -16,7 +16,7 @@ export function figures(rows, isWhole) {
       ${figure("Requests per minute", rate(perMinute))}
       ${figure("Time to first token, p50", duration(first50))}
       ${figure("Time to first token, p95", duration(first95))}
-      ${figure("Tokens/s of an answer, p50", rate(tokensPerS))}
+      ${figure("Tokens/s of a response, p50", rate(tokensPerS))}
     </dl>
   </section>`;
 }

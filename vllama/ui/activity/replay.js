@@ -43,8 +43,8 @@ class RequestReplay extends View {
     const isWhole = body.encoding === "utf-8" && !body.cut && body.data.trim().startsWith("{");
     return html`
       <div class="row">
-        <button type="button" ?disabled=${!isWhole || this.running} @click=${this.replay}>${this.running ? "Waiting for the answer …" : "Replay"}</button>
-        <span class="muted">${isWhole ? "Sends it to this server again and compares the answers." : "The page cannot replay it: its body is no JSON, or was not kept whole."}</span>
+        <button type="button" ?disabled=${!isWhole || this.running} @click=${this.replay}>${this.running ? "Waiting for the response …" : "Replay"}</button>
+        <span class="muted">${isWhole ? "Sends the request to this server again and compares the responses." : "This request cannot be replayed here: its body is not JSON, or was not captured in full."}</span>
       </div>
       <div role="status">${this.problem ? html`<p class="error">${this.problem}</p>` : nothing}${this.again ? this.verdict() : nothing}</div>
     `;
@@ -74,9 +74,9 @@ class RequestReplay extends View {
     return html`
       <div class="verdict ${difference ? "bad" : "good"}">
         ${difference
-          ? html`<p><strong>The answers differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
+          ? html`<p><strong>The responses differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
               <p>Captured: ${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: ${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
-          : html`<p><strong>Same answer.</strong></p>`}
+          : html`<p><strong>Same response.</strong></p>`}
       </div>
       <table class="plain">
         <thead><tr><th scope="col">${rows.length ? "What differs" : "Nothing else differs"}</th><th scope="col">Captured</th><th scope="col">Replayed</th></tr></thead>

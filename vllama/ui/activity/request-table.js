@@ -48,7 +48,7 @@ function requestRow(row) {
     <td data-label="State">
       ${badge(row.state)}
       ${row.queue_place ? html`<small>place ${row.queue_place}</small>` : nothing}
-      ${row.resumed ? html`<small title="It goes on after the end of its engine">resumed</small>` : nothing}
+      ${row.resumed ? html`<small title="Resumed after its engine crashed">resumed</small>` : nothing}
     </td>
     <td data-label="Since" class="number">${duration(-secondsUntil(row.started_at))}</td>
     <td data-label="Prompt" class="number">${row.prompt_tokens ? count(row.prompt_tokens) : "–"}</td>

@@ -5,44 +5,49 @@ import { count, duration, rate } from "../format.js";
 import { findLive } from "../live/state.js";
 import { copyText } from "../parts/copy.js";
 import { icon } from "../parts/icon.js";
+import { choose } from "../parts/dialogs.js";
+import { listNames } from "../live/library.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { showError, showSuccess } from "../parts/notices.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
-import { answerTools, continueAnswer, isWriting, regenerate, showAnswer, stop } from "./session.js";
+import { answerTools, callTools, continueAnswer, isWriting, regenerate, session, showAnswer, stop } from "./session.js";
+import { areAutomatic, pending } from "./tools.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
   stopped: "Stopped.",
-  broken: "This response broke off: its page was closed, and the server has no more of it.",
+  broken: "This response is incomplete: its page was closed, and the server no longer has the rest.",
 };
 
 /**
  * Return the template of an answer; `versions`: all answers of its place, `isLast`: nothing follows it.
- * @param {AnswerRecord} answer @param {{ versions: string[], isLast: boolean }} place
+ * `edit`: what the user edits it with.
+ * @param {AnswerRecord} answer @param {{ versions: string[], isLast: boolean, edit: () => void }} place
  */
-export function answerTemplate(answer, { versions, isLast }) {
+export function answerTemplate(answer, { versions, isLast, edit }) {
   const { id, model, messages, state, error } = answer;
   const writing = isWriting(id);
   const last = messages.at(-1);
   const calls = isLast && !writing && last?.role === "assistant" ? (last.tool_calls ?? []) : [];
-  return html`<article class="message assistant" aria-busy=${writing !== ""} aria-label="Answer of ${model}">
+  return html`<article class="message assistant" aria-busy=${writing !== ""} aria-label="Response of ${model}">
     <h2>${model}</h2>
     ${messages.map((message) =>
       message.role === "tool" ? toolResult(message) : part(message, writing && message === last),
     )}
     ${writing && !last?.content && !last?.thinking && !last?.tool_calls?.length ? waiting(model) : nothing}
+    ${toolQuestion(id)}
     ${error ? html`<p class="error" role="alert">${error} ${logLink(model)}</p>` : nothing}
     ${!writing && ENDS[state] ? html`<p class="muted">${ENDS[state]}</p>` : nothing}
     ${!writing && last?.stats?.reason === "length" ? html`<p class="muted">Stopped: token limit reached.</p>` : nothing}
     ${isFailure(answer) && !isLast ? html`<p class="muted">Later messages are sent without this one.</p>` : nothing}
     ${repeat(calls.length ? [messages.length] : [], (number) => number, () => resultForm(calls, id))}
     ${writing === "elsewhere"
-      ? html`<p class="muted">Being written in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
+      ? html`<p class="muted">Being generated in another tab. <button @click=${() => attempt(stop(id))}>Stop</button></p>`
       : nothing}
-    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls)}
+    ${writing ? speedNow(last?.stats) : footer(answer, versions, calls, edit)}
   </article>`;
 }
 
@@ -62,18 +67,24 @@ export function versionArrows(ids, id, show, what) {
   </span>`;
 }
 
-/** @param {AnswerRecord} answer @param {string[]} versions @param {ToolCall[]} calls */
-function footer(answer, versions, calls) {
-  const { id, messages, state } = answer;
+/** @param {AnswerRecord} answer @param {string[]} versions @param {ToolCall[]} calls @param {() => void} edit */
+function footer(answer, versions, calls, edit) {
+  const { id, messages, model, state } = answer;
   const last = messages.at(-1);
   const isCut = ["stopped", "failed", "broken"].includes(state) || last?.stats?.reason === "length";
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
   return html`<footer>
     ${versionArrows(versions, id, showAnswer, "the answer")}
     ${messages.some(({ content }) => content)
-      ? html`<button class="quiet" aria-label="Copy the answer" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
+      ? html`<button class="quiet" aria-label="Copy the response" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
     <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")} ${isCut ? "Regenerate" : nothing}</button>
+    ${listNames().some((name) => name !== model)
+      ? html`<button class="quiet" aria-label="Use another model" title="Use another model" @click=${() => attempt(useOther(answer))}>${icon("swap")}</button>`
+      : nothing}
+    ${last?.content && !calls.length
+      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the answer" title="Edit" @click=${edit}>${icon("edit")}</button>`
+      : nothing}
     ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
     ${stats(last?.stats ?? {})}
   </footer>`;
@@ -130,7 +141,24 @@ function toolResult({ tool_name: name, content }) {
   </details>`;
 }
 
-/** Ask the user for the results of tool calls: the page runs no tools itself. @param {ToolCall[]} calls @param {string} id */
+/** Return what the user is asked about a tool of an MCP server, or that it is called. @param {string} id */
+function toolQuestion(id) {
+  const asked = pending.get(id);
+  if (!asked) return nothing;
+  const { name, server, tool, decide } = asked;
+  if (!decide) return html`<p class="muted waiting">Calling ${name} …</p>`;
+  return html`<div class="ask-tool" role="group" aria-label="Permission to call ${name}">
+    <p role="alert">Allow ${server.name} to run <code>${tool.name}</code> with these arguments?</p>
+    <p class="muted" dir="auto">${tool.description}</p>
+    <div class="row">
+      <button class="primary" @click=${() => decide("once")}>Allow once</button>
+      <button @click=${() => decide("always")}>Always in this conversation</button>
+      <button @click=${() => decide("deny")}>Deny</button>
+    </div>
+  </div>`;
+}
+
+/** Ask the user for the results of tool calls, or for leave to call those of MCP servers. @param {ToolCall[]} calls @param {string} id */
 function resultForm(calls, id) {
   /** @param {FormEvent} event */
   const submit = (event) => {
@@ -146,6 +174,7 @@ function resultForm(calls, id) {
       </label>`,
     )}
     <button class="primary">Send the results</button>
+    ${areAutomatic(calls, session.conversation.tools) ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
   </form>`;
 }
 
@@ -161,10 +190,17 @@ function stats({ tokens, tokensPerS, firstTokenS, promptTokens, loadS = 0 }) {
   return html`<span class="stats">${facts.filter(Boolean).join(" · ")}</span>`;
 }
 
+/** Have an answer written by a model that the user chooses. @param {AnswerRecord} answer */
+async function useOther({ id, model }) {
+  const names = listNames().filter((name) => name !== model);
+  const name = await choose({ title: "Use another model", label: "Model", names, action: "Regenerate" });
+  if (name) await regenerate(id, name);
+}
+
 /** @param {Message[]} messages */
 async function copy(messages) {
   await copyText(messages.map((message) => message.content).filter(Boolean).join("\n\n"));
-  showSuccess("The answer is copied.");
+  showSuccess("Response copied.");
 }
 
 /** Wait for an action of the session, and show why it failed. @param {unknown} work */

@@ -104,10 +104,10 @@ function readStats(part) {
  * Return the body of a request to `model`.
  *
  * `history` is what its pane has seen (see `listHistory`), `files` a Map of the attached files. The
- * answer to the last turn, if there is one, is what the model goes on from.
- * @param {ChatValues} values @param {string} model @param {Exchange[]} history @param {Map<string, StoredFile>} files
+ * answer to the last turn, if there is one, is what the model goes on from; `more` are tools of MCP servers.
+ * @param {ChatValues} values @param {string} model @param {Exchange[]} history @param {Map<string, StoredFile>} files @param {Map<string, McpChoice>} more
  */
-export async function makeRequest({ system, think, tools, options }, model, history, files) {
+export async function makeRequest({ system, think, tools, options }, model, history, files, more) {
   /** @type {Message[]} */
   const messages = system ? [{ role: "system", content: system }] : [];
   for (const { turn, answer } of history) {
@@ -125,7 +125,8 @@ export async function makeRequest({ system, think, tools, options }, model, hist
   /** @type {Record<string, unknown>} */
   const body = { model, messages };
   if (think !== "") body.think = /** @type {Record<string, boolean>} */ ({ yes: true, no: false })[think] ?? think;
-  if (tools) body.tools = JSON.parse(tools);
+  const offered = [...more].map(([name, { tool }]) => ({ type: "function", function: { name, description: tool.description, parameters: tool.inputSchema } }));
+  if (tools || offered.length) body.tools = [...JSON.parse(tools || "[]"), ...offered];
   if (Object.keys(options ?? {}).length) body.options = options;
   return body;
 }

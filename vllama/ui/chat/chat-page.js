@@ -9,6 +9,7 @@ import { findLive } from "../live/state.js";
 import { icon } from "../parts/icon.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
+import { isField } from "../shortcuts.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
@@ -22,10 +23,10 @@ const narrow = matchMedia("(max-width: 799px)");
 /** Return what a screen reader is told of the last answers: being written, or how they ended. @param {Step} step */
 function describeEnd({ answers }) {
   const states = answers.map(({ state }) => state);
-  if (states.includes("writing")) return "The answer is being written.";
-  if (states.includes("failed")) return "The answer failed.";
-  if (states.some((state) => state !== "done")) return "The answer was stopped.";
-  return "The answer is complete.";
+  if (states.includes("writing")) return "Generating the response.";
+  if (states.includes("failed")) return "The response failed.";
+  if (states.some((state) => state !== "done")) return "The response was stopped.";
+  return "The response is complete.";
 }
 
 class ChatPage extends View {
@@ -77,6 +78,30 @@ class ChatPage extends View {
   goOn() {
     if (session.path.length || narrow.matches) return;
     this.querySelector("message-form")?.focus();
+  }
+
+  /** Begin a conversation, for a shortcut. */
+  begin() {
+    beginConversation(session.conversation.models[0]);
+    history.pushState(null, "", linkTo("chat"));
+    this.panel = narrow.matches ? "" : this.panel;
+    return this.reach("message-form textarea");
+  }
+
+  /** Go to the search of the conversations, for a shortcut. */
+  search() {
+    if (narrow.matches) this.panel = "list";
+    return this.reach("conversation-list [type=search]");
+  }
+
+  /** Focus a field once it is there: the page may have been opened just now. @param {string} selector */
+  async reach(selector) {
+    this.update();
+    for (let frames = 0; frames < 60; frames++) {
+      await new Promise(requestAnimationFrame);
+      const field = /** @type {HTMLElement | null} */ (this.querySelector(selector));
+      if (frames > 1 && field) return field.focus();
+    }
   }
 
   /** The answers that are being written, here or in another tab. */
@@ -231,8 +256,9 @@ class ChatPage extends View {
 
   /** @param {FieldEvent} event */
   press(event) {
+    if (event.key !== "Escape" || document.querySelector("dialog")) return;
     const isInside = narrow.matches || event.target === document.body || event.target.closest?.("chat-settings");
-    if (event.key !== "Escape" || !this.panel || !isInside || document.querySelector("dialog")) return;
+    if (!this.panel || !isInside) return isField(event.target) ? undefined : this.stop();
     /** @type {HTMLElement} */ (document.activeElement).blur(); // a field takes what was written into it
     this.toggle("");
   }

@@ -9,6 +9,7 @@ import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
+import { connectAll, listServers, storeServers } from "./mcp.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
 import { makeConversation } from "./shown.js";
 
@@ -33,6 +34,7 @@ class ChatSettings extends View {
   /** @type {Preset[]} */ presets = [];
   applied = ""; // the id of the preset that the user has chosen or saved last
   naming = false;
+  /** @type {McpState[]} */ servers = [];
   /** @type {Record<string, string>} */ defaults = {}; // of the model: option → text
   asked = "";
   /** @type {(() => void) | null} */ afterwards = null; // the next rendering
@@ -40,8 +42,10 @@ class ChatSettings extends View {
   enter() {
     this.listen("presets", () => this.readPresets());
     this.listen("chat", () => this.readDefaults());
+    this.listen("tools", () => this.readTools());
     this.readPresets();
     this.readDefaults();
+    this.readTools();
     this.afterwards = () => this.querySelector("select")?.focus();
   }
 
@@ -80,6 +84,7 @@ class ChatSettings extends View {
           <textarea rows="1" .value=${(options.stop ?? []).join("\n")} @change=${(event) => this.setStops(event)}></textarea></label>
       </fieldset>
       ${this.reloadNote(options.num_ctx)}
+      ${this.servers.map((one) => this.switches(one))}
       <label><span>Tools (JSON). You enter their results.</span>
         <textarea rows="4" spellcheck="false" aria-describedby="tools-error" aria-invalid=${toolsError !== ""} .value=${tools}
           @change=${(event) => this.setTools(event)}></textarea></label>
@@ -195,6 +200,26 @@ class ChatSettings extends View {
   async readPresets() {
     this.presets = await listPresets().catch(() => []); // a browser that keeps nothing has none
     this.update();
+  }
+
+  async readTools() {
+    this.servers = await connectAll();
+    this.update();
+  }
+
+  /** @param {McpState} state */
+  switches({ server, tools, problem }) {
+    /** @param {string} name */
+    const toggle = (name) => {
+      const off = server.off.includes(name) ? server.off.filter((one) => one !== name) : [...server.off, name];
+      storeServers(listServers().map((one) => (one.url === server.url ? { ...one, off } : one)));
+    };
+    return html`<fieldset class="switches">
+      <legend>Tools of ${server.name}</legend>
+      ${problem ? html`<p class="wide error">${problem}</p>` : nothing}
+      ${tools.map(({ name, description }) => html`<label class="check wide" title=${description}>
+        <input type="checkbox" .checked=${!server.off.includes(name)} @change=${() => toggle(name)} /> ${name}</label>`)}
+    </fieldset>`;
   }
 
   /** Ask for the defaults of the model, if it is another one than before. */

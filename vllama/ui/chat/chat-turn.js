@@ -1,20 +1,21 @@
 /** One turn of a conversation: what the user said, which can be edited, and the answers to it. */
 
 import { copyText } from "../parts/copy.js";
+import { confirm } from "../parts/dialogs.js";
 import { icon } from "../parts/icon.js";
 import { showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { answerTemplate, attempt, versionArrows } from "./answer-view.js";
 import { pictureUrl } from "./attachments.js";
-import { edit, isWriting, showTurn } from "./session.js";
+import { edit, editAnswer, isWriting, removeTurn, showTurn } from "./session.js";
 
 const LONG = { letters: 2000, lines: 30 }; // a message beyond it is folded
 
 class ChatTurn extends View {
   /** @type {TurnItem | null} */ #item = null;
   /** @type {(() => void) | null} */ afterwards = null; // the next rendering
-  editing = false;
+  editing = ""; // the id of the turn or the answer that is edited
   unfolded = false;
   wasWriting = false;
 
@@ -36,8 +37,8 @@ class ChatTurn extends View {
     return html`
       <article class="message user" aria-label="Your message">
         <h2 class="hidden">You</h2>
-        ${this.editing
-          ? this.editor(turn)
+        ${this.editing === turn.id
+          ? this.editor({ text: turn.text, what: "message", action: "Send", save: (text) => this.send(text, turn) })
           : html`<div class="said">
                 ${files.length ? html`<div class="files">${files.map(attached)}</div>` : nothing}
                 ${turn.text ? this.text(turn.text) : nothing}
@@ -45,11 +46,16 @@ class ChatTurn extends View {
               <footer>
                 ${versionArrows(siblings, turn.id, showTurn, "the message")}
                 <button class="quiet" aria-label="Copy the message" title="Copy" @click=${() => this.copy(turn.text)}>${icon("copy")}</button>
-                <button class="quiet edit" aria-label="Edit the message" title="Edit" @click=${this.beginEdit}>${icon("edit")}</button>
+                <button class="quiet edit" data-edits=${turn.id} aria-label="Edit the message" title="Edit" @click=${this.beginEdit}>${icon("edit")}</button>
+                <button class="quiet" aria-label="Delete the message" title="Delete" @click=${() => this.discard(turn)}>${icon("trash")}</button>
               </footer>`}
       </article>
       <div class="answers">
-        ${answers.map((answer, pane) => answerTemplate(answer, { versions: versions[pane], isLast }))}
+        ${answers.map((answer, pane) =>
+          answer.id === this.editing
+            ? this.answerEditor(answer)
+            : answerTemplate(answer, { versions: versions[pane], isLast, edit: () => this.edit(answer.id) }),
+        )}
       </div>
     `;
   }
@@ -67,20 +73,37 @@ class ChatTurn extends View {
       ${isLong ? html`<button class="quiet" aria-expanded=${!isFolded} @click=${toggle}>${isFolded ? "Show all" : "Show less"}</button>` : nothing}`;
   }
 
-  /** @param {Turn} turn */
-  editor(turn) {
-    return html`<form class="editor" @submit=${(/** @type {FormEvent} */ event) => this.send(event, turn)}>
-      <textarea name="text" aria-label="Edit the message" dir="auto" .value=${turn.text} @keydown=${this.press}></textarea>
+  /** @param {AnswerRecord} answer */
+  answerEditor({ id, model, messages }) {
+    const text = messages.at(-1)?.content ?? "";
+    const editor = this.editor({ text, what: "answer", action: "Save", save: (changed) => this.saveAnswer(id, changed) });
+    return html`<article class="message assistant" aria-label="Response of ${model}"><h2>${model}</h2>${editor}</article>`;
+  }
+
+  /** @param {{ text: string, what: string, action: string, save: (text: string) => void }} work */
+  editor({ text, what, action, save }) {
+    /** @param {FormEvent} event */
+    const submit = (event) => {
+      event.preventDefault();
+      save(event.target.text.value);
+    };
+    return html`<form class="editor" @submit=${submit}>
+      <textarea name="text" aria-label="Edit the ${what}" dir="auto" .value=${text} @keydown=${this.press}></textarea>
       <div class="row">
-        <small class="grow">The message before stays as an earlier version.</small>
+        <small class="grow">The ${what} before stays as an earlier version.</small>
         <button type="button" @click=${this.endEdit}>Cancel</button>
-        <button class="primary">Send</button>
+        <button class="primary">${action}</button>
       </div>
     </form>`;
   }
 
   beginEdit() {
-    this.editing = true;
+    this.edit(/** @type {TurnItem} */ (this.#item).turn.id);
+  }
+
+  /** @param {string} id */
+  edit(id) {
+    this.editing = id;
     this.update();
     this.afterwards = () => {
       const area = /** @type {HTMLTextAreaElement} */ (this.querySelector(".editor textarea"));
@@ -90,9 +113,10 @@ class ChatTurn extends View {
   }
 
   endEdit() {
-    this.editing = false;
+    const edited = this.editing;
+    this.editing = "";
     this.update();
-    this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(".edit"))?.focus();
+    this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-edits="${edited}"]`))?.focus();
   }
 
   rendered() {
@@ -110,21 +134,36 @@ class ChatTurn extends View {
     }
   }
 
-  /** @param {FormEvent} event @param {Turn} turn */
-  send(event, turn) {
-    event.preventDefault();
-    const text = event.target.text.value;
+  /** @param {string} text @param {Turn} turn */
+  send(text, turn) {
     if (!text.trim() && !turn.files.length) return;
-    this.editing = false;
+    this.editing = "";
     this.update();
     this.dispatchEvent(new Event("sent", { bubbles: true }));
     attempt(edit(turn.id, { text, files: turn.files }));
   }
 
+  /** @param {string} id @param {string} text */
+  saveAnswer(id, text) {
+    if (!text.trim()) return;
+    this.endEdit();
+    attempt(editAnswer(id, text));
+  }
+
+  /** @param {Turn} turn */
+  async discard({ id }) {
+    const sure = await confirm({
+      title: "Delete this message?",
+      text: "Its answers, and all that follows them, are deleted too. They cannot be restored.",
+      action: "Delete",
+    });
+    if (sure) await attempt(removeTurn(id));
+  }
+
   /** @param {string} text */
   async copy(text) {
     await copyText(text);
-    showSuccess("The message is copied.");
+    showSuccess("Message copied.");
   }
 }
 

@@ -2,6 +2,7 @@
 
 import "./stream-list.js";
 import { linkTo } from "../route.js";
+import { showShortcuts } from "../shortcuts.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
 import { showError, showSuccess } from "../parts/notices.js";
@@ -32,7 +33,7 @@ class ConversationList extends View {
       ${session.list.length || this.words
         ? html`<label class="search"><span class="hidden">Search conversations</span>
             <input type="search" placeholder="Search" dir="auto" .value=${this.words} @input=${this.search} /></label>`
-        : html`<p class="muted">Conversations are kept in this browser, and nowhere else.</p>`}
+        : html`<p class="muted">Conversations are stored only in this browser.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
       <div class="scrolls">
         <stream-list></stream-list>
@@ -42,6 +43,7 @@ class ConversationList extends View {
         )}
       </div>
       ${this.footer()}
+      <button class="quiet shortcuts" @click=${showShortcuts}>Keyboard shortcuts</button>
     `;
   }
 
@@ -168,7 +170,7 @@ class ConversationList extends View {
   async discard(ids, what) {
     const sure = await confirm({
       title: `Delete ${what}?`,
-      text: "Conversations are kept in this browser only, so they cannot be restored.",
+      text: "Conversations exist only in this browser, so they cannot be restored.",
       action: "Delete",
     });
     if (sure) await this.attempt(remove(ids));
@@ -186,7 +188,7 @@ class ConversationList extends View {
 
 /** @param {{ added: number, updated: number }} done */
 function describeImport({ added, updated }) {
-  if (!added && !updated) return "Everything in the file is here already.";
+  if (!added && !updated) return "All conversations in the file are already here.";
   const parts = [added && `${plural(added, "conversation")} imported`, updated && `${plural(updated, "conversation")} updated`];
   return `${parts.filter(Boolean).join(", ")}.`;
 }

@@ -23,6 +23,8 @@ export async function takeOver({ conversation: id, turns, answers }) {
   const files = await readFiles(found.turns.flatMap((turn) => turn.files));
   if (id !== session.conversation.id) return; // the user has opened another one meanwhile
   files.forEach((file) => session.files.set(file.id, file));
+  turns.forEach((turn) => session.tree.turns.delete(turn)); // what is not found was deleted
+  answers.forEach((answer) => running.has(answer) || session.tree.answers.delete(answer));
   found.turns.forEach((turn) => session.tree.turns.set(turn.id, turn));
   for (const answer of found.answers) {
     if (!running.has(answer.id)) session.tree.answers.set(answer.id, answer);
@@ -30,7 +32,7 @@ export async function takeOver({ conversation: id, turns, answers }) {
   const ours = session.conversation;
   const isOlder = Number(found.conversation.updated) < Number(ours.updated); // it was read before ours was stored
   const { head, updated } = isOlder ? ours : found.conversation;
-  session.conversation = { ...found.conversation, head: staysHere() ? ours.head : head, updated };
+  session.conversation = { ...found.conversation, head: staysHere() && session.tree.turns.has(ours.head?.turn ?? "") ? ours.head : head, updated };
   refresh();
   look();
 }

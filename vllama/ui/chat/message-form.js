@@ -45,7 +45,7 @@ class MessageForm extends View {
           dir="auto" @keydown=${this.press} @input=${this.keepDraft}></textarea>
       </label>
       <div class="tools">
-        <label class="button quiet" title="Attach pictures or text files"
+        <label class="button quiet" title="Attach images or text files"
           >${icon("attach")}<span class="hidden">Attach</span>
           <input class="hidden" type="file" multiple @change=${this.pick} />
         </label>
@@ -133,7 +133,7 @@ class MessageForm extends View {
   submit(event) {
     event.preventDefault();
     if (this.isEmpty) return;
-    if (this.about.busy) return this.say("The response is still being written: wait for its end, or stop it (Escape).");
+    if (this.about.busy) return this.say("A response is still being generated. Wait for it to finish, or stop it (Escape).");
     const detail = { text: this.area.value, files: this.files };
     this.area.value = "";
     keepFiles(this.id, []);

@@ -10,10 +10,10 @@ const SAVE_MS = 1000; // a growing answer is saved this often
 const LEFT = "left-answers"; // in sessionStorage, from one page of this tab to the next
 /** @type {Record<string, string>} */
 const TEXTS = {
-  full: "This browser has no room left: what comes now is not kept. Export the conversation, or delete others.",
-  none: "This browser keeps no conversations, as in a private window: they are lost with this tab.",
-  blocked: "Another tab still shows an earlier version of this page. Reload or close it to go on.",
-  outdated: "This page was updated in another tab. Reload it: what comes now is not kept.",
+  full: "This browser is out of storage, so new messages are not saved. Export this conversation, or delete others.",
+  none: "This browser does not store conversations (a private window?). They are lost when you close this tab.",
+  blocked: "Another tab still shows an earlier version of this page. Reload or close it to continue.",
+  outdated: "This page was updated in another tab. Reload it; until then, nothing is saved.",
 };
 
 /** @type {Map<string, Records>} */
@@ -49,7 +49,7 @@ export async function keep(id, records, options) {
   if (waiting.get(id) === all) waiting.delete(id);
   if (!waiting.size) onTrouble(null);
   /** @param {"turns" | "answers"} name */
-  const ids = (name) => (all[name] ?? []).map((record) => record.id);
+  const ids = (name) => [...(all[name] ?? []).map((record) => record.id), ...(all.gone?.[name] ?? [])];
   tell({ kind: "changed", conversation: id, turns: ids("turns"), answers: ids("answers") });
 }
 
@@ -123,10 +123,12 @@ function nameTrouble(error) {
 /** @param {Records | undefined} before @param {Records} records @returns {Records} */
 function merge(before = {}, records) {
   /** @type {any} */
-  const merged = { patch: { ...before.patch, ...records.patch } };
+  const merged = { patch: { ...before.patch, ...records.patch }, gone: {} };
   for (const name of /** @type {const} */ (["turns", "answers", "files"])) {
     const all = [...(before[name] ?? []), ...(records[name] ?? [])];
-    merged[name] = [...new Map(all.map((record) => [record.id, record])).values()];
+    const gone = [...(before.gone?.[name] ?? []), ...(records.gone?.[name] ?? [])];
+    merged.gone[name] = gone;
+    merged[name] = [...new Map(all.map((record) => [record.id, record])).values()].filter(({ id }) => !gone.includes(id));
   }
   return merged;
 }

@@ -8,7 +8,8 @@ import { discard, keep, restoreLeft } from "./saving.js";
 import { announce, forget, makeConversation, refresh, rememberModel, replaceRow, running, session, show } from "./shown.js";
 import * as store from "./store.js";
 import { tell } from "./tabs.js";
-import { descend, endAt, listHistory, makeTree } from "./tree.js";
+import { findTools, useTools } from "./tools.js";
+import { descend, endAt, listBelow, listHistory, makeTree } from "./tree.js";
 import { write } from "./writing.js";
 
 export { isWriting, session } from "./shown.js";
@@ -62,14 +63,27 @@ export async function say({ text, files }) {
 /** Say something else in the place of a turn, which stays as an earlier version. `files`: their ids. @param {string} id @param {{ text: string, files: string[] }} message */
 export const edit = (id, { text, files }) => addTurn({ text, files, after: /** @type {Turn} */ (session.tree.turns.get(id)).after });
 
-/** Have an answer written again; the one before stays as an earlier version. @param {string} id */
-export async function regenerate(id) {
+/** Have an answer written again, by a model of the conversation or another; the one before stays as an earlier version. @param {string} id @param {string} [other] */
+export async function regenerate(id, other) {
   const { turn, pane, model } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
-  const answer = makeAnswer(turn, pane, session.conversation.models[pane] ?? model);
+  const answer = makeAnswer(turn, pane, other ?? session.conversation.models[pane] ?? model);
+  await Promise.all([addVersion(answer), request(answer)]);
+}
+
+/** Put a text of the user's into the place of an answer, which stays as an earlier version. @param {string} id @param {string} text */
+export function editAnswer(id, text) {
+  const { turn, pane, model, messages } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
+  const { stream: _, ...answer } = makeAnswer(turn, pane, model);
+  return addVersion({ ...answer, state: "done", saved: Date.now(), messages: [...messages.slice(0, -1), { ...makeMessage(), content: text }] });
+}
+
+/** Store another answer of its turn, and show it. @param {AnswerRecord} answer */
+function addVersion(answer) {
+  const { turn, pane } = answer;
   session.tree.answers.set(answer.id, answer);
   const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
   const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
-  await Promise.all([changeRecord({ head, updated: Date.now() }, { answers: [answer] }), request(answer)]);
+  return changeRecord({ head, updated: Date.now() }, { answers: [answer] });
 }
 
 /** Have a model go on with an answer that was broken off. @param {string} id */
@@ -78,6 +92,14 @@ export const continueAnswer = (id) => goOn(id, []);
 /** Give the results of a model's tool calls, and let it go on. `results`: name and content. @param {string} id @param {{ name: string, content: string }[]} results */
 export const answerTools = (id, results) =>
   goOn(id, [...results.map(({ name, content }) => ({ role: "tool", tool_name: name, content })), makeMessage()]);
+
+/** Have the tools of MCP servers called that an answer has asked for, and let the model go on. @param {string} id */
+export async function callTools(id) {
+  const answer = { .../** @type {AnswerRecord} */ (session.tree.answers.get(id)) };
+  Object.assign(answer, { state: "writing", messages: [...answer.messages] });
+  session.tree.answers.set(id, answer);
+  await request(answer);
+}
 
 /** Stop an answer, also one of another tab; without an id all that are shown. @param {string} [id] */
 export function stop(id) {
@@ -117,6 +139,24 @@ export async function rename(id, title) {
 export async function remove(ids) {
   await discard(ids);
   forget(ids);
+}
+
+/** Delete a message for good, with all that follows it; the only one takes the conversation along. @param {string} id */
+export async function removeTurn(id) {
+  const { conversation, tree, path } = session;
+  const gone = new Set(listBelow(tree, id));
+  if (gone.size === tree.turns.size) return remove([conversation.id]);
+  const { turn, siblings } = /** @type {Step} */ (path.find((step) => step.turn.id === id));
+  const { true: answers = [], false: left } = Object.groupBy(tree.answers.values(), (one) => String(gone.has(one.turn)));
+  const rest = makeTree({ turns: [...tree.turns.values()].filter((one) => !gone.has(one.id)), answers: left });
+  const used = new Set([...rest.turns.values()].flatMap(({ files }) => files)); // versions of a message share its files
+  const files = [...gone].flatMap((one) => tree.turns.get(one)?.files ?? []).filter((file) => !used.has(file));
+  const sibling = siblings.filter((one) => one !== id).at(-1);
+  const before = { turn: tree.answers.get(turn.after[0])?.turn ?? "", answers: turn.after };
+  session.tree = rest;
+  answers.forEach((one) => running.get(one.id)?.abort.abort());
+  const head = sibling ? descend(rest, endAt(rest, sibling)) : before;
+  await changeRecord({ head, updated: Date.now() }, { gone: { turns: [...gone], answers: answers.map((one) => one.id), files } });
 }
 
 /** Return `{conversation, turn}` of the conversations in which `words` occur. */
@@ -190,7 +230,9 @@ async function request(answer) {
   const step = session.path.findIndex(({ turn }) => turn.id === answer.turn);
   const history = listHistory(session.path.slice(0, step + 1), answer.pane);
   /** @type {Exchange} */ (history.at(-1)).answer = answer;
-  await write(answer, () => makeRequest(conversation, answer.model, history, session.files));
+  const { files } = session;
+  const makeBody = async () => makeRequest(conversation, answer.model, history, files, await findTools(answer.model, conversation.tools));
+  await write(answer, makeBody, (options) => useTools(answer, conversation.tools, options));
 }
 
 /** Change fields of the conversation that is shown, and store them with new records. @param {Partial<Conversation>} fields @param {Records} records */

@@ -84,11 +84,11 @@ export const readFiles = (ids) =>
   });
 
 /**
- * Store records of a conversation. `patch` is merged into its own record; one with `created` makes
+ * Store records of a conversation, and delete those of the ids in `gone`. `patch` is merged into its own record; one with `created` makes
  * the conversation. Throws Gone if the conversation is not there.
  * @param {string} id @param {Records} records @param {IDBTransactionOptions} [options]
  */
-export const storeRecords = (id, { patch = {}, turns = [], answers = [], files = [] }, options) =>
+export const storeRecords = (id, { patch = {}, turns = [], answers = [], files = [], gone }, options) =>
   transact(["conversations", ...PARTS], "readwrite", async (store) => {
     const stored = await settle(store("conversations").get(id));
     if (!stored && !patch.created) throw new Gone("the conversation was deleted");
@@ -96,7 +96,11 @@ export const storeRecords = (id, { patch = {}, turns = [], answers = [], files =
     const { head, updated } = isOlder ? stored : { ...stored, ...patch };
     store("conversations").put({ ...stored, ...patch, head, updated, id });
     turns.forEach((turn) => store("turns").put(turn));
-    answers.forEach((answer) => store("answers").put(answer));
+    for (const name of PARTS) gone?.[name].forEach((key) => store(name).delete(key));
+    for (const answer of answers) {
+      if (await settle(store("turns").count(answer.turn))) store("answers").put(answer);
+      else if (answers.length === 1) throw new Gone("the message was deleted");
+    }
     files.forEach((file) => store("files").put(file));
   }, options);
 

@@ -50,6 +50,12 @@ export function endAt(tree, turn) {
   return { turn, answers: [...newest].sort(([a], [b]) => a - b).map(([, id]) => id) };
 }
 
+/** Return the ids of a turn and of all turns that follow it. @param {Tree} tree @param {string} id @returns {string[]} */
+export function listBelow(tree, id) {
+  const next = [...tree.turns.values()].filter(({ after }) => after.some((one) => tree.answers.get(one)?.turn === id));
+  return [id, ...next.flatMap((turn) => listBelow(tree, turn.id))];
+}
+
 /** Return `path` as one pane has seen it: pairs of a turn and an answer, which may be undefined. @param {Step[]} path @param {number} pane @returns {Exchange[]} */
 export const listHistory = (path, pane) =>
   // before a second model was added, the first one answered

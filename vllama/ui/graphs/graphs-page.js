@@ -28,7 +28,7 @@ class GraphsPage extends View {
       <h1>Graphs <span class="muted">of the last hour</span></h1>
       ${state.samples.length
         ? nothing
-        : html`<p class="muted">There are no samples yet; the first comes within some seconds.</p>`}
+        : html`<p class="muted">No samples yet. The first one appears within a few seconds.</p>`}
       <div class="charts">
         ${repeat(
           this.charts,
@@ -85,8 +85,8 @@ class GraphsPage extends View {
       lines.map((line) => ({ name: `${title}: ${line.label}`, values: line.values, format })),
     );
     return html`<details>
-      <summary>The numbers, minute by minute</summary>
-      <div class="scroll" tabindex="0" role="region" aria-label="Numbers of the last hour">
+      <summary>Values by minute</summary>
+      <div class="scroll" tabindex="0" role="region" aria-label="Values of the last hour">
         <table class="plain">
           <thead><tr><th scope="col">Time</th>${columns.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
           <tbody>

@@ -136,7 +136,7 @@ class ModelsPage extends View {
     if (models.length) return html`<p class="muted">No model has “${this.filter}” in its name.</p>`;
     if (this.listModels().length) return html`<p class="muted">All models are loaded.</p>`;
     return library.loaded
-      ? html`<p class="muted">There is no model yet. Write the name of one above, and see its plan.</p>`
+      ? html`<p class="muted">No models yet. Write the name of one above, and see its plan.</p>`
       : html`<p class="muted">Loading …</p>`;
   }
 

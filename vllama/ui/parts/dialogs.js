@@ -18,6 +18,19 @@ export function confirm({ title, text, action, field }) {
   `);
 }
 
+/** Ask for one of some names; return null if none is chosen. @param {{ title: string, label: string, names: string[], action: string }} question */
+export async function choose({ title, label, names, action }) {
+  const answer = await open((close) => html`
+    <h2 id="dialog-title">${title}</h2>
+    <label>${label} <select name="name" autofocus>${names.map((name) => html`<option>${name}</option>`)}</select></label>
+    <menu>
+      <button type="button" @click=${() => close(null)}>Cancel</button>
+      <button class="primary">${action}</button>
+    </menu>
+  `);
+  return answer && String(answer.get("name"));
+}
+
 /** Ask for a key of the server; return null if none is given. @param {boolean} wasRefused */
 export async function askForKey(wasRefused) {
   const answer = await open((close) => html`

@@ -8,6 +8,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import "./key-list.js";
+import "./mcp-servers.js";
 
 const NEEDS_ADMIN = "Only keys with the scope admin can see the settings.";
 
@@ -43,7 +44,8 @@ class SettingsPage extends View {
       const problem = isWithoutKey() ? NEEDS_ADMIN : this.problem;
       return html`<h1>Settings</h1>
         <p class="muted" role="status">${problem || "Loading …"}</p>
-        ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}`;
+        ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}
+        <mcp-servers></mcp-servers>`;
     }
     const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter));
     const groups = [...new Set(shown.map(({ group }) => group))];
@@ -57,6 +59,7 @@ class SettingsPage extends View {
       </p>
       ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
       <key-list .readOnly=${this.isReadOnly}></key-list>
+      <mcp-servers></mcp-servers>
       <input type="search" aria-label="Filter the settings" placeholder="Filter" @input=${(event) => this.setFilter(event.target.value)} />
       ${groups.map((group) => this.table(group, shown.filter((row) => row.group === group)))}
       ${groups.length ? nothing : html`<p class="muted">No setting matches.</p>`}
