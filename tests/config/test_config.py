@@ -532,3 +532,28 @@ def test_an_address_that_cannot_be_asked_is_refused(value):
     with pytest.raises(ValueError, match="not an address like http://host:port"):
         BY_FIELD["otlp_endpoint"].kind.parse(value)
     assert BY_FIELD["otlp_endpoint"].kind.parse("https://host/path") == "https://host/path"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "https://a b",
+        "https://a;script-src *",
+        "a.example",
+        "https://a/b",
+        "https://u@a",
+        "ws://a",
+        "https://a\nx",
+        "https://*",
+        "https://a:x",
+    ],
+)
+def test_only_an_origin_gets_into_the_policy_of_the_page(text):
+    with pytest.raises(ValueError, match="not an origin like https://host:port"):
+        BY_FIELD["mcp_origins"].kind.parse([text])
+
+
+def test_an_origin_is_written_as_browsers_do():
+    origins = ["https://MCP.example", "http://127.0.0.1:3000", "http://[::1]:80"]
+    parsed = BY_FIELD["mcp_origins"].kind.parse(origins)
+    assert list(parsed) == [one.lower() for one in origins]

@@ -71,7 +71,9 @@ def test_the_page_may_load_nothing_from_elsewhere(server):
 def test_another_policy_is_another_etag():
     """Browsers keep the headers of a page for as long as its ETag is the same."""
     index, version = FOLDER / "index.html", compute_version()
-    etags = {read_asset(index, version, f"connect-src {one}").etag for one in ("'self'", "https://a")}
+    etags = {
+        read_asset(index, version, f"connect-src {one}").etag for one in ("'self'", "https://a")
+    }
     assert len(etags) == 2
 
 
