@@ -106,7 +106,7 @@ def test_a_captured_stream_is_shown_put_together_and_raw_on_demand(server, open_
     expect(dialog.get_by_text("tok0 tok1 tok2 tok3 tok4 tok5 tok6 tok7")).to_be_visible()
     raw = dialog.locator("details pre")
     expect(raw).to_be_hidden()
-    dialog.get_by_text("As it was sent").click()
+    dialog.get_by_text("As sent").click()
     expect(raw).to_contain_text('"done":true' if path == "/api/chat" else "[DONE]")
 
 
