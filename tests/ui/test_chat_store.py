@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 SLOW = "@tokens=2000 @delay=0.05"
 """What the fake engine takes for the length and the pace of its answer."""
 BROKEN = "This response is incomplete: its page was closed, and the server no longer has the rest."
-FULL = "no room left"
+FULL = "is out of storage"
 OLD = {
     "id": "1-old",
     "title": "From before",
@@ -191,7 +191,7 @@ def test_two_tabs_show_each_others_messages(server, open_page):
     finish(beside)
     assert list_texts(beside) == ["First", "Second"]
     say(beside, f"Third {SLOW}")
-    expect(page.locator("article.assistant").nth(2)).to_contain_text("Being written in another tab")
+    expect(page.locator("article.assistant").nth(2)).to_contain_text("Being generated in another tab")
     page.locator("article.assistant").nth(2).get_by_role("button", name="Stop").press("Enter")
     expect(beside.locator("article.assistant").nth(2)).to_contain_text("Stopped.")
     expect(page.locator("article.assistant").nth(2)).to_contain_text("Stopped.")
