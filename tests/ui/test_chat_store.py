@@ -191,7 +191,8 @@ def test_two_tabs_show_each_others_messages(server, open_page):
     finish(beside)
     assert list_texts(beside) == ["First", "Second"]
     say(beside, f"Third {SLOW}")
-    expect(page.locator("article.assistant").nth(2)).to_contain_text("Being generated in another tab")
+    written = page.locator("article.assistant").nth(2)
+    expect(written).to_contain_text("Being generated in another tab")
     page.locator("article.assistant").nth(2).get_by_role("button", name="Stop").press("Enter")
     expect(beside.locator("article.assistant").nth(2)).to_contain_text("Stopped.")
     expect(page.locator("article.assistant").nth(2)).to_contain_text("Stopped.")

@@ -3,13 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
-from vllama.accounts.keys.key import Rate, parse_rate, parse_tokens
-from vllama.accounts.usage.entries import identify_group
 from vllama.accounts.usage.money import MoneyLimit, parse_budget
 from vllama.base import kinds
 from vllama.base.setting import list_declared, setting
+
+if TYPE_CHECKING:
+    from vllama.accounts.keys.key import Rate
+
+
+# the settings, which commands read, come here: what takes long to import is imported when needed
+def parse_rate(text: str) -> Rate:
+    """Read a rate of requests, as that of a key."""
+    from vllama.accounts.keys import key
+
+    return key.parse_rate(text)
+
+
+def parse_tokens(text: str) -> Rate:
+    """Read a rate of tokens, as that of a key."""
+    from vllama.accounts.keys import key
+
+    return key.parse_tokens(text)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,10 +33,10 @@ class Group:
     """The limits of a group: those of all its keys together."""
 
     name: str = ""
-    rate: Annotated[Rate, kinds.text("N/PERIOD", parse_rate)] | None = setting(
+    rate: Annotated[Any, kinds.text("N/PERIOD", parse_rate)] | None = setting(
         "requests in a period", example='"600/min"'
     )
-    tokens: Annotated[Rate, kinds.text("N/PERIOD", parse_tokens)] | None = setting(
+    tokens: Annotated[Any, kinds.text("N/PERIOD", parse_tokens)] | None = setting(
         "tokens per day, month or minute", example='"100M/month"'
     )
     concurrent: kinds.Count | None = setting("parallel requests", example="16")
@@ -31,6 +47,8 @@ class Group:
     @property
     def identity(self) -> str:
         """Identity for the limits."""
+        from vllama.accounts.usage.entries import identify_group
+
         return identify_group(self.name)
 
     @property
@@ -41,7 +59,8 @@ class Group:
     @property
     def token_limit(self) -> Rate | None:
         """The limit of tokens."""
-        return self.tokens
+        tokens: Rate | None = self.tokens
+        return tokens
 
 
 GROUP_FIELDS = list_declared(Group)

@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from msgspec import Struct
-
-from vllama.accounts.usage.entries import MOST, Amounts
 from vllama.base import kinds
 from vllama.base.setting import setting
+
+# the settings, which commands read, come here
+if TYPE_CHECKING:
+    from vllama.accounts.usage.entries import Amounts
 
 UNIT = 10**12
 TOKENS = 10**6
@@ -50,6 +51,8 @@ class Price:
 
     def compute(self, amounts: Amounts) -> int:
         """Return the spend for the tokens of a request."""
+        from vllama.accounts.usage.entries import MOST
+
         cached = min(amounts.cached_tokens, amounts.prompt_tokens)
         spend = (amounts.prompt_tokens - cached) * self.prompt
         spend += cached * (self.prompt if self.cached is None else self.cached)
@@ -57,7 +60,8 @@ class Price:
         return min(MOST, int(spend * (UNIT // TOKENS)))
 
 
-class MoneyLimit(Struct, frozen=True):
+@dataclass(frozen=True, slots=True)
+class MoneyLimit:
     """At most `amount` per `day` or `month` of the calendar (UTC)."""
 
     amount: Decimal
