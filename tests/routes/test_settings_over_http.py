@@ -24,6 +24,7 @@ context_length = 1024
 """
 NEVER = {
     "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",
+    "mcp_origins",
     "api_key", "api_key_file", "require_keys", "client_key", "tls_cert", "tls_key", "read_only",
     "inspect_code", "no_ui", "upstreams", "upstream_key",
     "allow_registry", "max_blob_size", "folders", "aliases", "models_dir", "ollama_registry",

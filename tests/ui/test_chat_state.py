@@ -172,7 +172,7 @@ def test_the_link_chat_comes_back_where_one_was(server, open_page):
     expect(page.locator("article.assistant")).to_contain_text("tok9")  # it has gone on
     expect(page.locator("article.assistant .stats")).to_have_text(re.compile(r"^[\d.]+ tokens/s$"))
     field.press("Enter")
-    expect(page.locator("message-form")).to_contain_text("still being written")
+    expect(page.locator("message-form")).to_contain_text("still being generated")
     expect(field).to_have_value("And then")
     page.get_by_role("button", name="Stop").click()
 
