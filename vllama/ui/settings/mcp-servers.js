@@ -30,7 +30,7 @@ class McpServers extends View {
       <form class="key-form" aria-label="A new MCP server" @submit=${this.add}>
         <div class="fields">
           <label><span>Name</span><input name="name" required maxlength="60" autocomplete="off" /></label>
-          <label><span>URL</span><input name="url" type="url" required pattern="https?:[/]{2}.+" autocomplete="off" /></label>
+          <label><span>URL</span><input name="url" type="url" required pattern="https?:.+" autocomplete="off" /></label>
           <label><span>Token, if it needs one</span><input name="token" type="password" autocomplete="off" /></label>
         </div>
         <menu><button>Add the server</button></menu>
