@@ -72,7 +72,7 @@ def show_chat(page: Page) -> None:
 
 def show_models(page: Page) -> None:
     """Open the details of the loaded model, with its plan and its measured memory."""
-    page.get_by_role("heading", name="Memory", exact=True).wait_for()
+    page.get_by_role("heading", name="This machine", exact=True).wait_for()
     page.get_by_role("article").get_by_text("ready", exact=True).wait_for()
     page.get_by_role("button", name=MODEL, exact=True).click()
     page.get_by_text("Command", exact=True).wait_for()
