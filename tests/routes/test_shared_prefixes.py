@@ -141,11 +141,12 @@ def test_an_engine_that_dies_while_it_reads_ends_only_who_killed_it(server) -> N
 
 
 def test_what_killed_servers_have_left_is_removed(tmp_path) -> None:
-    dead, here = tmp_path / "new-999999999-ab.slot", tmp_path / f"new-{os.getpid()}-ab.slot"
-    for file in (dead, here, tmp_path / "new-x", tmp_path / "other"):
-        file.touch()
+    other = f"new-{os.getppid()}-ab.slot"
+    # that of the server itself: one before it had the same number, as in a container
+    for name in ("new-999999999-ab.slot", f"new-{os.getpid()}-ab.slot", other, "new-x", "other"):
+        (tmp_path / name).touch()
     SharedPrefixes(tmp_path)
-    assert {each.name for each in tmp_path.iterdir()} == {here.name, "other"}
+    assert {each.name for each in tmp_path.iterdir()} == {other, "other"}
     SharedPrefixes(tmp_path / "not here")
 
 

@@ -261,6 +261,7 @@ def test_a_full_disk_is_said_and_nothing_that_was_said_is_lost(server, open_page
     finish(page)
     expect(page.locator(".trouble")).to_have_count(0)
     page.reload()
+    expect(page.locator("article.user")).to_have_count(3)
     finish(page)
     assert list_texts(page) == ["First", "Second", "Third"]
 

@@ -111,7 +111,11 @@ class _Engine:
         if disk.free < FREE * slot.tokens * self.token_bytes:
             return None
         path = self.folder / f"{NEW}{os.getpid()}-{token_hex(8)}.slot"
-        await act_on_slot(self.upstream, self.routes, slot, "save", path.name)
+        try:
+            await act_on_slot(self.upstream, self.routes, slot, "save", path.name)
+        except BaseException:  # also if the client leaves meanwhile
+            _remove(path)
+            raise
         return path
 
 
@@ -125,7 +129,8 @@ class SharedPrefixes(Stage):
         self._marks = itertools.count(FIRST_MARK)
         for path in folder.glob(f"{NEW}*"):
             pid = path.name.removeprefix(NEW).partition("-")[0]
-            if not (pid.isdecimal() and psutil.pid_exists(int(pid))):
+            # in a container every server has the same pid; this one has made none yet
+            if not pid.isdecimal() or int(pid) == os.getpid() or not psutil.pid_exists(int(pid)):
                 path.unlink(missing_ok=True)
 
     async def before_send(
@@ -158,7 +163,7 @@ class SharedPrefixes(Stage):
             if not each.users and each.file.done():
                 engine.readings.remove(each)
                 if (path := each.file.result()) is not None:
-                    executors.storage.start(partial(path.unlink, missing_ok=True))
+                    _remove(path)
 
     def _find_engine(self, lease: Lease, upstream: Upstream, call: Call) -> _Engine | None:
         """Return the engine of a lease, None if its slots cannot share anything."""
@@ -241,6 +246,10 @@ class SharedPrefixes(Stage):
             if path is None:
                 engine.readings.remove(reading)
         return call
+
+
+def _remove(path: Path) -> None:
+    executors.storage.start(partial(path.unlink, missing_ok=True))
 
 
 def _read_counts(body: bytes) -> Timings | None:

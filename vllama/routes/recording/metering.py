@@ -18,7 +18,6 @@ from vllama.base.clock import now_ns
 from vllama.base.errors import LimitReached
 from vllama.base.log_context import model
 from vllama.base.units import format_go_duration, rfc3339_utc
-from vllama.models.settings import ModelTables
 from vllama.net.http.departure import unless_gone
 from vllama.routes.recording.running import RunningRequest, sum_amounts
 from vllama.routes.recording.stage import Stage
@@ -114,7 +113,7 @@ class Meter(Stage):
         if running.wanted is not None:
             return running.wanted.bundle.settings.price
         # another node responds, with a model of its own
-        return ModelTables(self._in_use.config.models).find((running.model,)).price
+        return self._in_use.library.find_settings(running.model).price
 
     @contextmanager
     def _showing_standing(self, running: RunningRequest, key: ApiKey) -> Iterator[None]:
