@@ -42,10 +42,14 @@ def originals(converter, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def home(converter, tmp_path_factory):
-    """Return a home whose data folder has the converter."""
+    """Return a home whose data folder has the converter.
+
+    It has no engine: one that reads safetensors would leave nothing to convert.
+    """
     home = tmp_path_factory.mktemp("home")
-    (home / "data").mkdir()
-    (home / "data" / FOLDER.parts[0]).symlink_to(converter.parents[2])
+    place = home / "data" / FOLDER
+    place.parent.mkdir(parents=True)
+    place.symlink_to(converter.parents[1])
     return home
 
 
