@@ -66,8 +66,7 @@ def make_engine_rows(
         elif asked or chosen is None:
             reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"
         else:
-            first = facts.found.engines[chosen]
-            reason = f"{first.title} comes before it: {suited.get(chosen, '')}"
+            reason = f"{facts.found.engines[chosen].title} comes before it"
         version = facts.found.installations.get(engine.name)
         rows.append(
             {

@@ -132,7 +132,7 @@ def show_together(reports: Sequence[Mapping[str, Any]], together: Mapping[str, A
         say_prose(line)
 
 
-def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
+def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str]]:
     """Return the attempts after a failure of the plan, a row for each kind of failure."""
     if result["strict"]:
         return [("nothing else is tried (--strict)",)]
@@ -140,8 +140,7 @@ def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     kinds: dict[tuple[str, ...], list[str]] = {}
     for row in result["if_it_fails"].values():
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])
-    rows: list[tuple[str, ...]]
-    rows = [(", or ".join(when), "; then ".join(then)) for then, when in kinds.items()]
+    rows = [(f"{', or '.join(when)}: {'; then '.join(then)}",) for then, when in kinds.items()]
     return rows or [("nothing else can be tried here",)]
 
 

@@ -447,7 +447,7 @@ ENGINE: Engine = LlamaCpp(
     by_platform=(
         (90, "Apple silicon, with Metal, several requests at once"),
         (80, "macOS, several requests at once"),
-        (50, "runs on any CPU, faster than llama-cpp-python, several requests at once"),
+        (50, "runs on CPUs and GPUs, several requests at once"),
     ),
     failures=build_failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",
