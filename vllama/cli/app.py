@@ -130,7 +130,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
         context = getattr(error, "ctx", None)
         new = removed.RENAMED_OPTIONS.get(option or "")
-        if new and new in list_options(context.command):
+        if new and context and new in list_options(context.command):
             show_warning(f"{option} is called {new} now")
             given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
             return _run_command(given, rest)

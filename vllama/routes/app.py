@@ -266,7 +266,8 @@ class App:
             self.starting.metrics.observe_tokens(
                 row.model, first_token_s=row.first_token_s, tokens_per_s=row.tokens_per_s
             )
-        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        is_quiet = request.method in ("GET", "HEAD") or not running.route.described
+        level = logging.DEBUG if is_quiet else logging.INFO
         end = ""
         if outcome == "stopped":
             end = f": {failure}"

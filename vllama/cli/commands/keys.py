@@ -189,7 +189,8 @@ def show_way_out(settings: Config) -> None:
     if content.open or settings.api_key or settings.require_keys:
         return
     if all(key.find_fault(time.time()) for key in content.keys):
-        say_aside("All keys are revoked or expired, so every request is rejected.")
+        why = "All keys are revoked or expired" if content.keys else "No key is left"
+        say_aside(f"{why}, so every request is rejected.")
         say_aside("To accept requests without a key: vllama keys open")
 
 
