@@ -112,8 +112,7 @@ class Gateway(Starting):
     async def describe_model(self, name: str) -> dict[str, Any]:
         """Return a model for the audit log; nothing if there is none."""
         with suppress(VllamaError):
-            bundle = await self.catalog.bundle(name)
-            return {"digest": bundle.digest, "size": bundle.size_bytes}
+            return {"digest": (await self.catalog.bundle(name)).digest}
         return {}
 
     @property

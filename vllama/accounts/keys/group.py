@@ -29,9 +29,8 @@ def parse_tokens(text: str) -> Rate:
 
 
 RATE, TOKENS = kinds.text("N/PERIOD", parse_rate), kinds.text("N/PERIOD", parse_tokens)
-MODEL_RATE, MODEL_TOKENS = (
-    kinds.table("model=N/period", Annotated[Any, kind]) for kind in (RATE, TOKENS)
-)
+MODEL_RATE = kinds.table("model=N/period", Annotated[Any, RATE])
+MODEL_TOKENS = kinds.table("model=N/period", Annotated[Any, TOKENS])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

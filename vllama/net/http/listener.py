@@ -132,7 +132,6 @@ class Certificate:
 
     def __init__(self, chain: Path, key: Path | None) -> None:
         self._chain, self._key = chain, key
-        self.expires_s = 0.0
         self._current = self._load()
         self.context = self._load()
         # OpenSSL calls this in every handshake, even if the client names no host

@@ -237,8 +237,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     await executors.storage.run(gateway.catalog.library.remove, name, force=force)
-    before = {"digest": bundle.digest, "size": bundle.size_bytes}
-    await gateway.record_act("models delete", bundle.name, before)
+    await gateway.record_act("models delete", bundle.name, {"digest": bundle.digest})
     await see_changes(gateway, [bundle.name])
     request.respond(200, b"", b"")
 

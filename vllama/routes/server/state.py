@@ -151,7 +151,7 @@ async def end_request(gateway: Gateway, request: Request) -> None:
         )
     running.end()
     if not is_own:
-        before = {"key": running.key, "model": running.model, "path": running.request.path}
+        before = {"key": running.key, "model": running.model}
         await gateway.record_act("requests end", id_, before)
     request.respond(200, b"")
 
