@@ -140,11 +140,9 @@ class Certificate:
     async def watch(self) -> None:
         """Warn once a day of a certificate that expires soon, until canceled."""
         while True:
-            if (days := (self.expires_s - time.time()) / DAY_S) < WARN_DAYS:
-                log.warning(
-                    "the certificate '%s' expires in %d days (%s); renew it, then send SIGHUP",
-                    *(self._chain, days, rfc3339_local(self.expires_s)),
-                )
+            if self.expires_s < time.time() + WARN_DAYS * DAY_S:
+                until = rfc3339_local(self.expires_s)
+                log.warning("the certificate '%s' expires at %s: renew it", self._chain, until)
             await asyncio.sleep(DAY_S)
 
     def reload(self) -> None:
