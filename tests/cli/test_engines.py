@@ -237,6 +237,14 @@ def test_versions_beside_each_other(vllama: Vllama, env: dict[str, str]) -> None
     assert removed.returncode == 0 and not beside.exists()
     assert engine_row(vllama)["version"] == "2.5"
     assert vllama(*INSTALL, "--version", "3; rm").returncode == 3
+    lines = (home(env).parents[1] / "audit.jsonl").read_text().splitlines()
+    acts = [(line["act"], line["subject"], line["after"]) for line in map(json.loads, lines)]
+    assert acts == [
+        ("engines install", "painter 2.5", {}),
+        ("engines install", "painter 3.0", {}),
+        *(("engines use", "painter", {"in use": f"painter{at}"}) for at in ("@3.0", "", "@3.0")),
+        ("engines remove", "painter 3.0", {}),
+    ]
 
 
 @pytest.mark.slow

@@ -122,10 +122,10 @@ def test_limits_count_by_what_no_other_key_has(tmp_path: Path) -> None:
     store = UsageStore(tmp_path)
     assert list_tokens(store) == {
         "first": {DAY: 14},
-        "first with m": {DAY: 7},
-        "first with n": {DAY: 7},
+        "model m of first": {DAY: 7},
+        "model n of first": {DAY: 7},
         "second": {DAY: 7},
-        "second with m": {DAY: 7},
+        "model m of second": {DAY: 7},
     }
     assert {row.key: row.requests for row in store.list_rows(["key"])} == {"ann": 3, "": 1}
     store.close()
@@ -173,7 +173,7 @@ def test_nothing_is_lost_or_counted_twice_by_a_kill(flushes: int, tmp_path: Path
     with closing(UsageStore(tmp_path)) as store:
         assert [row.spend for row in store.list_rows(["group"])] == [300 * 1_234_567 / UNIT]
         spend = {identity: used.spend for identity, used in store.read_recent(0.0).items()}
-    owners = ("owner", "group team", "owner with m", "group team with m")
+    owners = ("owner", "group team", "model m of owner", "model m of group team")
     assert spend == {owner: {DAY: 300 * 1_234_567} for owner in owners}
 
 

@@ -308,7 +308,8 @@ def read_fields(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         try:
             fields[field] = read(texts if field in ("scopes", "models") else ",".join(texts))
         except ValueError as error:
-            raise ConfigError(f"cannot use {prefix}{name}: {error}") from None
+            shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
+            raise ConfigError(f"cannot use {shown}: {error}") from None
     if limit := fields.get("tokens"):
         fields |= {"tokens": limit.count, "tokens_period": limit.period}
     return fields

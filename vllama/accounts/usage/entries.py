@@ -98,7 +98,7 @@ def identify_group(name: str) -> str:
 
 def identify_model(owner: str, model: str) -> str:
     """Return the identity of a key or group with one model, for the limits."""
-    return f"{owner} with {model}"
+    return f"model {model} of {owner}"
 
 
 decode_entry = msgspec.json.Decoder(Entry).decode

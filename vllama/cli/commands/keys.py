@@ -247,7 +247,7 @@ def list_cells(key: ApiKey) -> tuple[str, ...]:
     return (
         key.name,
         shown,
-        ",".join(key.scopes),
+        ",".join((*key.scopes, *["trusts-user"] * key.trusts_user)),
         ",".join(key.models) or "all",
         ", ".join(filter(None, (row.rate, *row.model_rate))) or "-",
         ", ".join(filter(None, (str(key.token_limit or ""), *row.model_tokens))) or "-",
