@@ -72,11 +72,14 @@ def test_over_budget_is_told_in_each_dialect(path: str, tmp_path: Path) -> None:
         assert rows["dear:latest"]["spend"] == 1.05 and rows["dear:latest"]["group"] == "poor"
 
 
-def test_a_running_response_ends_though_its_group_is_over_its_tokens(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("group", "model"), [("few", "counts"), ("poor", "dear")])
+def test_a_running_response_ends_though_its_group_is_over_its_limit(
+    group: str, model: str, tmp_path: Path
+) -> None:
     with start(tmp_path) as server:
         root = command(server, "keys", "add", "root", "--scope", "admin")
-        key = command(server, "keys", "add", "ann", "--group", "few", key=root)
-        body = {"model": "counts", "messages": [{"role": "user", "content": "@tokens=40"}]}
+        key = command(server, "keys", "add", "ann", "--group", group, key=root)
+        body = {"model": model, "messages": [{"role": "user", "content": "@tokens=40"}]}
         status, told = ask(server, key, "/v1/chat/completions", body)
         assert status == 200 and told["usage"]["completion_tokens"] == 40
         assert ask(server, key, "/v1/chat/completions", body)[0] == 429
