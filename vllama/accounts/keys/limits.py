@@ -207,7 +207,8 @@ class KeyLimits:
     def list_new(self, key: ApiKey, model: str) -> tuple[Limited, ...]:
         """Return those whose limits hold as soon as the model is known; "": before that."""
         owners = self.list_owners(key)
-        return tuple(limit_model(one, model) for one in owners) if model else owners
+        limited = (one for one in owners if one.model_rate or one.model_tokens)
+        return tuple(limit_model(one, model) for one in limited) if model else owners
 
     def list_limited(self, key: ApiKey, model: str) -> tuple[Limited, ...]:
         """Return all whose limits hold."""
@@ -290,9 +291,10 @@ class KeyLimits:
         self, key: ApiKey, tokens: int, spend: int = 0, model: str = "", *, gives_way: bool = False
     ) -> None:
         """Count a request of `key` that has ended, the tokens that it took, and their price."""
-        for owner in self.list_owners(key):
+        owners = self.list_owners(key)
+        for owner in owners:
             self._use_of(owner)[0].running -= not gives_way
-        for one in self.list_limited(key, model):
+        for one in (*owners, *(limit_model(each, model) for each in owners if model)):
             use, now_s = self._use_of(one)
             use.tokens[name_day(now_s)] += tokens
             use.spend[name_day(now_s)] += spend

@@ -21,7 +21,6 @@ Examples:
   vllama keys add alice
   vllama keys add ci --models "qwen3*" --rate 60/min --tokens 1M/day --concurrent 4
   vllama keys add dev --model-tokens "llama3.3:70b=100k/day"
-  vllama keys add web --scope infer,read --trusts-user yes     for a proxy that users sign in to
   vllama keys add bob --group research --budget 20/month
   vllama keys add grafana --scope read
   vllama keys add guest --expires 30d
