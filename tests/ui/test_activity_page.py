@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.routes.test_access import command
 from tests.server_process import LIMIT_S, Server
 from tests.ui.test_accessibility import check
 
@@ -146,6 +147,36 @@ def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
     server.post("/api/chat", ASK)
     used = open_page(server, "activity").get_by_role("region", name="Usage today")
     expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
+
+
+PRICED = """
+currency = "EUR"
+[groups.team]
+[models.plain]
+price = { generated = 70000 }
+"""
+
+
+def test_spend_by_key_group_user_and_model_behind_a_proxy(tmp_path, open_page):
+    """The proxy adds its key and the user; the page asks for no key."""
+    (tmp_path / "config.toml").write_text(PRICED)
+    with Server(tmp_path, "--config", str(tmp_path / "config.toml")) as server:
+        server.model("plain")
+        root = command(server, "keys", "add", "root", "--scope", "admin")
+        words = ("--scope", "infer,read", "--group", "team", "--trusts-user", "yes")
+        web = command(server, "keys", "add", "web", *words, key=root)
+        headers = {"authorization": f"Bearer {web}", "x-forwarded-email": "ann@x.org"}
+        assert server.request("POST", "/api/chat", ASK, headers)[0] == 200
+        page = open_page(server, "activity", extra_http_headers=headers)
+        used = page.get_by_role("region", name="Usage today")
+        expect(used.get_by_role("columnheader").filter(has_text="Spend (EUR)")).to_be_visible()
+        told = used.get_by_role("row").filter(has_text="plain:latest")
+        for text in ("web", "team", "ann@x.org"):
+            expect(told).to_contain_text(text)
+        spend = told.locator('[data-label="Spend"]')
+        expect(spend).to_have_text(re.compile(r"^0\.\d{4}$"))
+        page.get_by_role("link", name="Chat").first.click()
+        expect(page.get_by_role("textbox", name="Message")).to_be_visible()
 
 
 def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_page):

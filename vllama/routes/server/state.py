@@ -139,9 +139,9 @@ async def end_request(gateway: Gateway, request: Request) -> None:
 
     A key may end its own requests, those of others need the scope admin.
     """
-    id_ = request.path.removeprefix(REQUESTS)
-    running, access = gateway.running.find(id_), gateway.running.of(request).access
-    is_own = running is None or access is None or running.key == access.name
+    id_, asking = request.path.removeprefix(REQUESTS), gateway.running.of(request)
+    running, access = gateway.running.find(id_), asking.access
+    is_own = running is None or access is None or running.owner == asking.owner
     if running is None or not (is_own or access is None or access.allows(Scope.READ)):
         raise NotFound(f"no request '{id_}' is running", hint="see what runs: vllama ps --requests")
     if not (is_own or access is None or access.allows(Scope.ADMIN)):
@@ -150,6 +150,9 @@ async def end_request(gateway: Gateway, request: Request) -> None:
             hint="use a key with the scope admin",
         )
     running.end()
+    if not is_own:
+        before = {"key": running.key, "model": running.model}
+        await gateway.record_act("requests end", id_, before)
     request.respond(200, b"")
 
 
@@ -203,19 +206,20 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
             raise BadRequest(
                 f"cannot sum usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
             )
-    days = {name: query.get(name, "") for name in ("since", "until")}
+    days = [query.get(name, "") for name in ("since", "until")]
     try:
-        for day in filter(None, days.values()):
+        for day in filter(None, days):
             check_day(day)
     except ValueError as error:
         raise BadRequest(f"cannot list usage: {error}") from None
     access = gateway.running.of(request).access
-    key = access.name if access is not None and not access.allows(Scope.READ) else None
+    own = access if access is not None and not access.allows(Scope.READ) else None
+    only = (own.name, own.user) if own is not None else (None, "")
     recorder = gateway.meter.recorder
     await recorder.flush()
     try:
         rows = await executors.storage.run(
-            recorder.read, lambda store: store.list_rows(by, **days, key=key)
+            recorder.read, lambda store: store.list_rows(by, *days, *only)
         )
     except FAILURES as error:
         raise Busy(f"cannot list usage: {error}") from error
