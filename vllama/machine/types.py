@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 
 class Vendor(StrEnum):
-    """The vendors whose accelerators can be detected; of several, the first is used."""
+    """The vendors of accelerators: of several, the first is used, and REMOTE, of other machines."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
     INTEL = "intel"
     APPLE = "apple"
+    REMOTE = "remote"
 
 
 class MigPart(NamedTuple):
@@ -31,7 +32,8 @@ class Accelerator:
     `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into `instances` by MIG, so
     that no process can use the whole of it, and each at most one of them; `visible` puts the memory
     and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is
-    its PCI address as the kernel and llama.cpp write it ("0000:01:00.0"), "" if unknown.
+    its PCI address as the kernel and llama.cpp write it ("0000:01:00.0"), "" if unknown, or a
+    remote one's server ("10.0.0.5:50052").
     """
 
     vendor: Vendor
@@ -47,6 +49,11 @@ class Accelerator:
     shares_ram: bool = False
     bus: str = ""
 
+    @property
+    def is_remote(self) -> bool:
+        """True for a device of another machine."""
+        return self.vendor is Vendor.REMOTE
+
 
 def explain_untold(gpu: Accelerator) -> str:
     """Return why a GPU is not used whose memory nobody tells."""
@@ -56,9 +63,12 @@ def explain_untold(gpu: Accelerator) -> str:
     return f"GPU {gpu.index} ({gpu.name}) does not report its memory and is not used: {check}"
 
 
+FIRST_REMOTE = 1024  # index of a model's first remote device; those of GPUs are lower
+
+
 def name_pool(gpu: int) -> str:
     """Return the name of the memory pool of the GPU with this index; that of RAM is `ram`."""
-    return f"gpu{gpu}"
+    return f"rpc{gpu - FIRST_REMOTE}" if gpu >= FIRST_REMOTE else f"gpu{gpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
-from vllama.supervise.spec import Diagnosis, State
+from vllama.supervise.spec import Diagnosis, Fault, State
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class Lifecycle:
         hooks: Hooks,
         admission: Admission,
         instance: Instance,
-        grow: Callable[[Instance], None],
+        reload: Callable[..., None],
     ) -> None:
-        """Prepare; `grow` loads an instance again with more slots."""
+        """Prepare; `reload` loads an instance again: for a reason, or else with more slots."""
         self._table = table
         self._hooks = hooks
         self._admission = admission
         self._instance = instance
-        self._grow = grow
+        self._reload = reload
         self._error: VllamaError | None = None
         self._last_end_s = 0.0  # of an attempt to run the process; Unix time
         self._next_plan: Plan | None = None  # tried after the one that failed
@@ -107,9 +107,13 @@ class Lifecycle:
 
     def _fail(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
+        diagnosis = process.last_diagnosis if process is not None else None
         log.error("%s: %s", instance.bundle.name, error.sentence())
+        if diagnosis and diagnosis.fault is Fault.REMOTE and instance.loaded:
+            self._reload(instance, diagnosis.cause)
+            if not instance.queue:
+                return
         if self._error is None:
-            diagnosis = process.last_diagnosis if process is not None else None
             fault = diagnosis.fault if diagnosis is not None else None
             self._table.mark(MarkKind.FAIL, instance, error.message, cause=fault or error.kind)
         self._error = error
@@ -175,7 +179,7 @@ class Lifecycle:
                         watching.cancel()
                         table.serve_queue(instance)
                         if instance.loaded and instance.should_grow:
-                            self._grow(instance)
+                            self._reload(instance)
                     if self._has_ended_asleep():
                         self._start_over()
                         return

@@ -40,6 +40,9 @@ def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) 
 
     `now` is None for a model that does not fit this machine, is loaded, or lies elsewhere.
     """
+    rows = [row for row in report.get("devices", ()) if row["pool"].startswith("rpc")]
+    remote = {row["pool"]: row["usable_bytes"] for row in rows}  # the plan has asked for it
+    room = replace(room, free={**room.free, **remote})
     needs, claims = _list_claims(report)
     free, now = {pool: max(0, room.free.get(pool, 0)) for pool in needs}, None
     if is_loaded:  # what it has taken is free for it

@@ -7,6 +7,7 @@ wheel, and `xllamacpp_child` starts it with the same command line.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +16,24 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.base.errors import EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
-from vllama.engines.devices import LoadReport
-from vllama.engines.failures import compile_failures
+from vllama.engines.devices import Device, LoadReport, parse_devices
+from vllama.engines.failures import compile_failures, make_patterns
 from vllama.engines.llamacpp.output import read_load
 from vllama.engines.request_body import add_fields
+from vllama.machine.probe import run_command
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import SOCKET, Endpoint, Grace, HttpProbe, LaunchSpec
+from vllama.supervise.spec import SOCKET, Endpoint, Exit, Fault, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
+RPC_LIMIT_S = 5.0
+LOST_SERVER = "Remote RPC server crashed"
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
 """The names that stand for whichever of its servers is the best one here."""
 BACKENDS = {
@@ -198,6 +203,8 @@ class LlamaCpp(Engine):
             extra["GOMP_SPINCOUNT"] = environ.get("GOMP_SPINCOUNT", "1000")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
+        servers = " or ".join(settings.rpc)  # the line does not say which
+        lost = make_patterns((LOST_SERVER, f"it lost RPC server {servers}", None, None))
         own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
@@ -209,12 +216,26 @@ class LlamaCpp(Engine):
             # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=compile_failures(self.failures),
+            diagnose=compile_failures((*lost, *self.failures)),
         )
+
+    def list_remote(self, installation: Installation, server: str) -> Sequence[Device]:
+        """Return the devices that have the address of the server as their description."""
+        argv = (*self.program(installation), "--rpc", server, "--list-devices")
+        env = {**os.environ, "GGML_NO_BACKTRACE": "1"}
+        output = run_command(argv, timeout_s=RPC_LIMIT_S, env=env)
+        devices = [one for one in parse_devices(output.text) if one.title == server]
+        if devices:
+            return devices
+        ended = Exit(code=output.status, output=tuple(output.text.splitlines()))
+        found = compile_failures(self.failures)(ended)
+        if output.status is None or found.fault is Fault.REMOTE:
+            raise EngineStartFailed(f"RPC server {server} does not respond", hint=found.hint)
+        raise NoPlan(f"cannot use RPC servers with {self.title}: {found.cause}", hint=found.hint)
 
     def read_load(self, lines: Sequence[str], settings: Settings) -> LoadReport | None:
         """Return where the model lies by the log of a load."""
-        return read_load(lines)
+        return read_load(lines) or (LoadReport() if settings.rpc else None)
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Return the base traits, adjusted to this model and these settings."""
