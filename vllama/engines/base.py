@@ -103,12 +103,11 @@ class Settings:
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
     `gpu_shares` the layers that each holds; `devices` are the engine's names of them where it has
-    to be told (`engines.devices.name_devices`), and `rpc` the servers of the remote ones among
-    those (`Engine.list_remote`). `slot_dir` is where the engine saves
-    slots (`Engine.saves_slots`), with `keeps_conversations` for longer than it runs. `inspect`:
-    requests may look inside the model (`Engine.inspects`). `version` is the engine's. `tuned_args`
-    are what the engine's own `tune` decided; `extra_args` are the user's and come last, so that
-    they win.
+    to be told (`engines.devices.name_devices`), `rpc` the servers of the remote ones
+    (`Engine.list_remote`). `slot_dir` is where the engine saves slots (`Engine.saves_slots`), with
+    `keeps_conversations` for longer than it runs. `inspect`: requests may look inside the model
+    (`Engine.inspects`). `version` is the engine's. `tuned_args` are what the engine's own `tune`
+    decided; `extra_args` are the user's and come last, so that they win.
     """
 
     mode: Mode

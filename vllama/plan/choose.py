@@ -351,9 +351,7 @@ def draft_plan(
             slot_dir=kept.slot_dir,
             keeps_conversations=kept.stays,
             devices=devices,
-            rpc=tuple(dict.fromkeys(gpu.bus for gpu in all_gpus if gpu.is_remote))
-            if remote
-            else (),
+            rpc=tuple(dict.fromkeys(gpu.bus for gpu in all_gpus if remote and gpu.is_remote)),
         ),
         remote=remote,
         memory=memory,

@@ -74,10 +74,9 @@ class Placement:
 def list_usable(platform: Platform) -> tuple[Accelerator, ...]:
     """Return the GPUs that can be used together: of one vendor, and not divided by MIG.
 
-    A process can use one instance of MIG only (MIG User Guide, "CUDA Device Enumeration"). Remote
-    devices come first, as in llama.cpp: then the logits do not cross the network.
+    A process can use one instance of MIG only (MIG User Guide, "CUDA Device Enumeration").
     """
-    remote = platform.of(Vendor.REMOTE)
+    remote = platform.of(Vendor.REMOTE)  # they come first: the logits do not cross the network
     for vendor in Vendor:
         if vendor is not Vendor.REMOTE and (gpus := platform.of(vendor)):
             whole = tuple(gpu for gpu in gpus if not gpu.is_divided)

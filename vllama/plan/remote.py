@@ -1,7 +1,4 @@
-"""Memory of other machines for the plan of one model: the devices behind its RPC servers.
-
-Unlike the rest of `plan`, it asks: the engine, which asks each server.
-"""
+"""Memory of other machines for the plan of one model. Unlike the rest of `plan`, it asks for it."""
 
 from __future__ import annotations
 
@@ -21,22 +18,22 @@ log = logging.getLogger(__name__)
 def add_remote(facts: Facts, bundle: Bundle) -> Facts:
     """Return the facts with the devices of a model's RPC servers; blocks for some seconds.
 
-    A server that does not respond is left out, except with `strict`. The memory of one on this
-    machine is the RAM, which counts once. Raises NoPlan, EngineMissing.
+    A server that does not respond is left out, except with `strict`. What one on this machine has
+    is RAM, which counts once. Raises NoPlan, EngineMissing.
     """
     if not bundle.settings.rpc:
         return facts
-    own = facts.of(bundle)
+    own, found = facts.of(bundle), facts.found
     here = choose_engine(own, bundle.format, bundle).installation
-    found, gpus, left_out = facts.found, list[Accelerator](), list[str]()
+    gpus, left_out = list[Accelerator](), list[str]()
     for server in dict.fromkeys(bundle.settings.rpc):
         try:
             devices = found.engines[here.engine].list_remote(here, server)
         except EngineStartFailed as error:
             if own.settings.strict:
                 raise NoPlan(f"cannot load '{bundle.name}': {error.message}") from None
-            left_out.append(f"planned without other memory: {error.message}")
-            log.warning("%s: %s", bundle.name, left_out[-1])
+            left_out.append(f"planned without it: {error.message}")
+            log.warning("%s is %s", bundle.name, left_out[-1])
             continue
         gpus += [
             Accelerator(

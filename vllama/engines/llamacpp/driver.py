@@ -20,10 +20,18 @@ from vllama.base.errors import EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.argv import has_flag
-from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
+from vllama.engines.base import (
+    Engine,
+    FailurePattern,
+    Installation,
+    Missing,
+    Mode,
+    SearchPaths,
+    Settings,
+)
 from vllama.engines.child_env import build_child_env
 from vllama.engines.devices import Device, LoadReport, parse_devices
-from vllama.engines.failures import compile_failures, make_patterns
+from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.output import read_load
 from vllama.engines.request_body import add_fields
 from vllama.machine.probe import run_command
@@ -33,7 +41,6 @@ from vllama.supervise.spec import SOCKET, Endpoint, Exit, Fault, Grace, HttpProb
 
 MIB = 1024 * 1024
 RPC_LIMIT_S = 5.0
-LOST_SERVER = "Remote RPC server crashed"
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
 """The names that stand for whichever of its servers is the best one here."""
 BACKENDS = {
@@ -203,8 +210,8 @@ class LlamaCpp(Engine):
             extra["GOMP_SPINCOUNT"] = environ.get("GOMP_SPINCOUNT", "1000")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
-        servers = " or ".join(settings.rpc)  # the line does not say which
-        lost = make_patterns((LOST_SERVER, f"it lost RPC server {servers}", None, None))
+        cause = f"it lost RPC server {' or '.join(settings.rpc)}"  # its log does not tell which
+        lost = FailurePattern(pattern="Remote RPC server crashed", cause=cause)
         own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
@@ -216,11 +223,13 @@ class LlamaCpp(Engine):
             # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=compile_failures((*lost, *self.failures)),
+            diagnose=compile_failures((lost, *self.failures)),
         )
 
     def list_remote(self, installation: Installation, server: str) -> Sequence[Device]:
         """Return the devices that have the address of the server as their description."""
+        if "--rpc" not in dict(self.flags):
+            return super().list_remote(installation, server)
         argv = (*self.program(installation), "--rpc", server, "--list-devices")
         env = {**os.environ, "GGML_NO_BACKTRACE": "1"}
         output = run_command(argv, timeout_s=RPC_LIMIT_S, env=env)
@@ -229,9 +238,11 @@ class LlamaCpp(Engine):
             return devices
         ended = Exit(code=output.status, output=tuple(output.text.splitlines()))
         found = compile_failures(self.failures)(ended)
-        if output.status is None or found.fault is Fault.REMOTE:
-            raise EngineStartFailed(f"RPC server {server} does not respond", hint=found.hint)
-        raise NoPlan(f"cannot use RPC servers with {self.title}: {found.cause}", hint=found.hint)
+        if found.fault is Fault.MISMATCH:
+            raise NoPlan(
+                f"cannot use RPC servers with {self.title}: {found.cause}", hint=found.hint
+            )
+        raise EngineStartFailed(f"RPC server {server} does not respond", hint=found.hint)
 
     def read_load(self, lines: Sequence[str], settings: Settings) -> LoadReport | None:
         """Return where the model lies by the log of a load."""
