@@ -60,9 +60,11 @@ class FakeEngine(Engine):
             pattern="no such shape", cause="the shape is unknown", fault=Fault.ARCHITECTURE
         ),
         FailurePattern(
-            pattern=r"Failed to connect to (\S+)", cause="RPC server {0} does not respond",
+            pattern=r"Failed to connect to (\S+)",
+            cause="RPC server {0} does not respond",
             fault=Fault.REMOTE,
         ),
+        FailurePattern(pattern="Remote RPC", cause="lost an RPC server", fault=Fault.REMOTE),
     )
 
     install: Recipe = Recipe(

@@ -18,9 +18,9 @@ pytestmark = pytest.mark.slow  # servers as processes of their own
 @pytest.fixture
 def machines() -> Iterator[list[socket.socket]]:
     """Two machines that accept connections, until their sockets are closed."""
-    with closing(socket.create_server(("127.0.0.1", 0))) as one:
-        with closing(socket.create_server(("127.0.0.1", 0))) as other:
-            yield [one, other]
+    one, other = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
+    with closing(one), closing(other):
+        yield [one, other]
 
 
 def address(machine: socket.socket) -> str:

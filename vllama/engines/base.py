@@ -362,10 +362,7 @@ class Engine(ABC):
         return False
 
     def list_remote(self, installation: Installation, server: str, /) -> Sequence[Device]:
-        """Return the devices behind an RPC server (host:port); may run a short command.
-
-        Raises EngineStartFailed if the server does not respond, NoPlan if the engine uses none.
-        """
+        """Return the devices of an RPC server. Raises NoPlan; EngineStartFailed if it is down."""
         raise NoPlan(f"cannot use RPC servers with {self.title}")
 
     def read_load(self, lines: Sequence[str], settings: Settings, /) -> LoadReport | None:

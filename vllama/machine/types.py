@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+FIRST_REMOTE = 1024  # index of a model's first remote device; those of GPUs are lower
+
 
 class Vendor(StrEnum):
     """The vendors of accelerators: of several, the first is used, and REMOTE, of other machines."""
@@ -31,9 +33,8 @@ class Accelerator:
 
     `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into `instances` by MIG, so
     that no process can use the whole of it, and each at most one of them; `visible` puts the memory
-    and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is
-    its PCI address as the kernel and llama.cpp write it ("0000:01:00.0"), "" if unknown, or a
-    remote one's server ("10.0.0.5:50052").
+    and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is its PCI
+    address as the kernel and llama.cpp write it ("0000:01:00.0"), host:port of a remote one, or "".
     """
 
     vendor: Vendor
@@ -61,9 +62,6 @@ def explain_untold(gpu: Accelerator) -> str:
     if gpu.vendor is Vendor.INTEL:
         check = "llama.cpp's Vulkan build knows it, once it is installed"
     return f"GPU {gpu.index} ({gpu.name}) does not report its memory and is not used: {check}"
-
-
-FIRST_REMOTE = 1024  # index of a model's first remote device; those of GPUs are lower
 
 
 def name_pool(gpu: int) -> str:

@@ -36,21 +36,16 @@ def add_remote(facts: Facts, bundle: Bundle) -> Facts:
             log.warning("%s is %s", bundle.name, left_out[-1])
             continue
         gpus += [
-            Accelerator(
-                vendor=Vendor.REMOTE,
-                index=FIRST_REMOTE + number,
-                name=f"RPC{number} ({server})",  # as the engine calls it if it gets all servers
-                total_bytes=device.total_bytes,
-                free_bytes=device.free_bytes,
+            Accelerator(  # the engine, which gets all servers, calls it so
+                vendor=Vendor.REMOTE, index=FIRST_REMOTE + number, name=f"RPC{number} ({server})",
+                total_bytes=device.total_bytes, free_bytes=device.free_bytes, bus=server,
                 shares_ram=leads_to(server.rpartition(":")[0].strip("[]"), "::"),
-                bus=server,
             )
             for number, device in enumerate(devices, len(gpus))
-        ]
+        ]  # fmt: skip
     if gpus:
         local = facts.platform.accelerators if here.offloads else ()
         platform = replace(facts.platform, accelerators=(*local, *gpus))
-        installations = {**found.installations, here.engine: replace(here, offloads=True)}
-        found = replace(found, installations=installations)
-        facts = replace(facts, platform=platform, found=found)
+        installed = {**found.installations, here.engine: replace(here, offloads=True)}
+        facts = replace(facts, platform=platform, found=replace(found, installations=installed))
     return replace(facts, left_out=tuple(left_out))

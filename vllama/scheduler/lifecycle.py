@@ -107,13 +107,9 @@ class Lifecycle:
 
     def _fail(self, error: VllamaError) -> None:
         instance, process = self._instance, self._instance.process
-        diagnosis = process.last_diagnosis if process is not None else None
         log.error("%s: %s", instance.bundle.name, error.sentence())
-        if diagnosis and diagnosis.fault is Fault.REMOTE and instance.loaded:
-            self._reload(instance, diagnosis.cause)
-            if not instance.queue:
-                return
         if self._error is None:
+            diagnosis = process.last_diagnosis if process is not None else None
             fault = diagnosis.fault if diagnosis is not None else None
             self._table.mark(MarkKind.FAIL, instance, error.message, cause=fault or error.kind)
         self._error = error
@@ -207,6 +203,8 @@ class Lifecycle:
             reason = diagnosis.cause if diagnosis else "its process ended"
             self._table.mark(MarkKind.RESTART, instance, reason)
             self._restarting = True
+            if diagnosis and diagnosis.fault is Fault.REMOTE:  # another plan does without it
+                self._reload(instance, reason)
         if self._restarting and all(part.endpoints for part in process.parts):
             self._restarting = False
             if instance.plan:

@@ -26,7 +26,6 @@ from vllama.supervise.spec import (
     Diagnosis,
     Endpoint,
     Exit,
-    Fault,
     Grace,
     LaunchFailed,
     LaunchSpec,
@@ -248,8 +247,7 @@ class SupervisedProcess(Status):
         if self._hangs is not None and self._hangs.done():
             diagnosis = Diagnosis(cause=self._hangs.result())
         self._history.record_end(ended, diagnosis)
-        hopeless = stalled or diagnosis.fault is Fault.REMOTE  # only another plan does without it
-        delay_s = None if hopeless else self._find_delay(ended, diagnosis)
+        delay_s = None if stalled else self._find_delay(ended, diagnosis)
         if delay_s is None:
             self._fail(diagnosis)
             return False

@@ -7,7 +7,6 @@ wheel, and `xllamacpp_child` starts it with the same command line.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,18 +19,10 @@ from vllama.base.errors import EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.argv import has_flag
-from vllama.engines.base import (
-    Engine,
-    FailurePattern,
-    Installation,
-    Missing,
-    Mode,
-    SearchPaths,
-    Settings,
-)
+from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
 from vllama.engines.devices import Device, LoadReport, parse_devices
-from vllama.engines.failures import compile_failures
+from vllama.engines.failures import compile_failures, make_patterns
 from vllama.engines.llamacpp.output import read_load
 from vllama.engines.request_body import add_fields
 from vllama.machine.probe import run_command
@@ -41,6 +32,7 @@ from vllama.supervise.spec import SOCKET, Endpoint, Exit, Fault, Grace, HttpProb
 
 MIB = 1024 * 1024
 RPC_LIMIT_S = 5.0
+LOST_SERVER = "Remote RPC server crashed"
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
 """The names that stand for whichever of its servers is the best one here."""
 BACKENDS = {
@@ -211,7 +203,7 @@ class LlamaCpp(Engine):
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
         cause = f"it lost RPC server {' or '.join(settings.rpc)}"  # its log does not tell which
-        lost = FailurePattern(pattern="Remote RPC server crashed", cause=cause)
+        lost = make_patterns((LOST_SERVER, cause, None, Fault.REMOTE))
         own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
@@ -223,26 +215,23 @@ class LlamaCpp(Engine):
             # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=compile_failures((lost, *self.failures)),
+            diagnose=compile_failures((*lost, *self.failures)),
         )
 
     def list_remote(self, installation: Installation, server: str) -> Sequence[Device]:
         """Return the devices that have the address of the server as their description."""
         if "--rpc" not in dict(self.flags):
             return super().list_remote(installation, server)
-        argv = (*self.program(installation), "--rpc", server, "--list-devices")
-        env = {**os.environ, "GGML_NO_BACKTRACE": "1"}
-        output = run_command(argv, timeout_s=RPC_LIMIT_S, env=env)
-        devices = [one for one in parse_devices(output.text) if one.title == server]
-        if devices:
+        quietly = ("env", "GGML_NO_BACKTRACE=1")  # a debugger's takes seconds
+        argv = (*quietly, *self.program(installation), "--rpc", server, "--list-devices")
+        output = run_command(argv, timeout_s=RPC_LIMIT_S)
+        if devices := [one for one in parse_devices(output.text) if one.title == server]:
             return devices
         ended = Exit(code=output.status, output=tuple(output.text.splitlines()))
         found = compile_failures(self.failures)(ended)
         if found.fault is Fault.MISMATCH:
-            raise NoPlan(
-                f"cannot use RPC servers with {self.title}: {found.cause}", hint=found.hint
-            )
-        raise EngineStartFailed(f"RPC server {server} does not respond", hint=found.hint)
+            raise NoPlan(f"cannot use RPC servers: {found.cause}", hint=found.hint)
+        raise EngineStartFailed(f"RPC server {server} does not respond")
 
     def read_load(self, lines: Sequence[str], settings: Settings) -> LoadReport | None:
         """Return where the model lies by the log of a load."""

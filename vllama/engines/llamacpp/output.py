@@ -76,7 +76,7 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
          "remove its environment and install it again (vllama engines install)", Fault.MISMATCH),
         (r"Failed to connect to (\S+)|RPC handshake failed for (\S+)",
          "RPC server {0}{1} does not respond", "start ggml-rpc-server there", Fault.REMOTE),
-        (r"RPC not supported in this build|arguments?: --rpc", "it was built without RPC",
+        (r"RPC not supported in this build|arguments?: --rpc", "this build of llama.cpp has no RPC",
          "use a build with GGML_RPC=ON: llama.cpp's releases, or engines install --compile",
          Fault.MISMATCH),
         *GENERAL,
