@@ -126,9 +126,8 @@ class Planner:
         An engine that cannot serve the model is not tried for it again while this server runs. One
         that ran out of memory, or lost the GPU, is: both come and go.
         """
-        last = failed[-1].diagnosis
-        if last.fault is Fault.REMOTE and len(failed) <= MOST:  # a plan asks which servers are left
-            return replace(await self.plan(bundle, need), instead=f"planned anew: {last.cause}")
+        if failed[-1].diagnosis.fault is Fault.REMOTE and len(failed) <= MOST:
+            return replace(await self.plan(bundle, need), instead=f"retried: {failed[-1].message}")
         forms = await executors.upkeep.run(list_forms_here, self._in_use.library, bundle)
         facts, key = await self._now(bundle), (bundle.key, need.mode)
         plan = make_next_plan(facts, need, failed, forms)

@@ -31,8 +31,6 @@ from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.supervise.spec import SOCKET, Endpoint, Exit, Fault, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
-RPC_LIMIT_S = 5.0
-LOST_SERVER = "Remote RPC server crashed"
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
 """The names that stand for whichever of its servers is the best one here."""
 BACKENDS = {
@@ -195,6 +193,7 @@ class LlamaCpp(Engine):
         )
         # a debugger's backtrace takes seconds and pushes the telling line out of the last ones
         extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
+        extra["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"  # a ping would be a sign of life of a hung one
         if "OMP_WAIT_POLICY" not in environ:
             # A thread that waits for the others spins for about 10 µs and then sleeps. This is as
             # fast as the default (hundreds of µs) on idle cores, twice as fast on busy ones, and it
@@ -203,7 +202,7 @@ class LlamaCpp(Engine):
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
         cause = f"it lost RPC server {' or '.join(settings.rpc)}"  # its log does not tell which
-        lost = make_patterns((LOST_SERVER, cause, None, Fault.REMOTE))
+        lost = make_patterns(("Remote RPC server crashed", cause, None, Fault.REMOTE))
         own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
@@ -224,7 +223,7 @@ class LlamaCpp(Engine):
             return super().list_remote(installation, server)
         quietly = ("env", "GGML_NO_BACKTRACE=1")  # a debugger's takes seconds
         argv = (*quietly, *self.program(installation), "--rpc", server, "--list-devices")
-        output = run_command(argv, timeout_s=RPC_LIMIT_S)
+        output = run_command(argv, timeout_s=5.0)
         if devices := [one for one in parse_devices(output.text) if one.title == server]:
             return devices
         ended = Exit(code=output.status, output=tuple(output.text.splitlines()))
