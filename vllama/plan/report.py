@@ -96,8 +96,7 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
 
     Of the devices only those that hold a part of the model.
     """
-    gpus = tuple(dict.fromkeys((*plan.remote, *list_usable(facts.platform))))
-    replicas = facts.settings.replicas
+    gpus, replicas = (*plan.remote, *list_usable(facts.platform)), facts.settings.replicas
     needs, usable = list_needs(plan, gpus), dict(find_rooms(facts, gpus))
     shared = {name_pool(gpu.index) for gpu in gpus if gpu.shares_ram}
     if held := {pool: size for pool, size in needs.items() if pool in shared}:

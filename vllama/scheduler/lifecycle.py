@@ -152,9 +152,13 @@ class Lifecycle:
             def note_change() -> None:
                 self._admission.note_transition()
                 self._note_restart()
-                if instance.sleeping and process.state is State.BACKOFF:
-                    # a restart would take memory that has been given to other models since
+                last = process.last_diagnosis
+                lost = last.cause if last and last.fault is Fault.REMOTE else ""
+                if process.state is State.BACKOFF and (instance.sleeping or lost):
+                    # a restart would take memory that others have got since, or lacks a machine
                     group.create_task(process.stop())
+                    if lost:
+                        self._reload(instance, lost)
                 instance.wake.set()
 
             process.subscribe(note_change)
@@ -203,8 +207,6 @@ class Lifecycle:
             reason = diagnosis.cause if diagnosis else "its process ended"
             self._table.mark(MarkKind.RESTART, instance, reason)
             self._restarting = True
-            if diagnosis and diagnosis.fault is Fault.REMOTE:  # another plan does without it
-                self._reload(instance, reason)
         if self._restarting and all(part.endpoints for part in process.parts):
             self._restarting = False
             if instance.plan:
@@ -264,7 +266,8 @@ class Lifecycle:
             await self._replan(error, process.last_diagnosis)
             return
         except VllamaError as error:
-            self._fail(error)
+            if instance.queue or not instance.retiring:
+                self._fail(error)
             return
         if not instance.loaded and instance.plan:
             now_s = self._table.clock.monotonic()

@@ -306,8 +306,7 @@ def _verbosity(start: Start) -> int | None:
     version = start.installation.version
     build = re.search(r"(?:^b|\.)(\d{4,})$", version)
     terse = int(build[1]) >= TERSE_SINCE if build else version.startswith(SOURCE_DISTRIBUTION)
-    wanted = terse or start.settings.rpc  # whose devices have to be found there
-    return TRACE_LEVEL if wanted and start.settings.gpu_layers else None
+    return TRACE_LEVEL if (terse or start.settings.rpc) and start.settings.gpu_layers else None
 
 
 def _kv_type(start: Start) -> str | None:
