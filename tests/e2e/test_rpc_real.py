@@ -76,4 +76,4 @@ def test_a_model_on_two_machines_survives_the_loss_of_one(engine: Path, tmp_path
             rows += [json.loads(line) for line in answer.read().splitlines()]
         assert "".join(row["response"] for row in rows) == told["response"], rows[-1]
         assert f"RPC0[{one}]" in place(server) and other not in place(server)
-        assert f"planned without it: RPC server {other} does not respond" in server.output
+        assert f"left out: RPC server {other} does not respond" in server.output

@@ -134,7 +134,7 @@ def test_memory_of_this_machine_counts_once(tmp_path, weights):
 def test_a_server_that_does_not_respond_is_left_out(tmp_path, said):
     servers = {ONE: rows(ONE, (24, 24)), OTHER: said.format(OTHER)}
     made = plan(tmp_path, servers, 5)
-    sentence = f"planned without it: RPC server {OTHER} does not respond"
+    sentence = f"left out: RPC server {OTHER} does not respond"
     assert made.settings.rpc == (ONE,) and sentence in made.reasons
     with pytest.raises(NotEnoughMemory, match=f"; {sentence}"):
         plan(tmp_path, servers, 60)

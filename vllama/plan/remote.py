@@ -32,8 +32,8 @@ def add_remote(facts: Facts, bundle: Bundle) -> Facts:
         except EngineStartFailed as error:
             if own.settings.strict:
                 raise NoPlan(f"cannot load '{bundle.name}': {error.message}") from None
-            left_out.append(f"planned without it: {error.message}")
-            log.warning("%s is %s", bundle.name, left_out[-1])
+            left_out.append(f"left out: {error.message}")
+            log.warning("%s: %s", bundle.name, left_out[-1])
             continue
         gpus += [
             Accelerator(  # the engine, which gets all servers, calls it so
