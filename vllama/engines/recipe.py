@@ -33,7 +33,7 @@ ANY = tuple(MachineKind)
 def get_machine_kind(platform: Platform) -> MachineKind:
     """Return the kind of a machine; of several makers' GPUs it is that of the first `Vendor`."""
     for vendor in Vendor:
-        if platform.of(vendor):
+        if vendor is not Vendor.REMOTE and platform.of(vendor):
             return MachineKind(vendor.value)
     return MachineKind.CPU
 
