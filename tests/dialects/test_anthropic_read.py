@@ -133,8 +133,47 @@ def test_a_users_call_is_a_message_without_text() -> None:
     for block in (call, thought):
         assert turns({"role": "user", "content": [block]}) == [{"role": "user", "content": ""}]
     assert turns({"role": "user", "content": [{**thought, "thinking": ""}]}) == []
-    with pytest.raises(BadRequest, match="missing required 'id'"):
-        turns({"role": "user", "content": [{**call, "id": ""}]})
+
+
+PDF = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf"}}
+WEB = {"type": "image", "source": {"type": "url", "url": "http://x/y.png"}}
+PAPER = {"type": "document", "source": {"type": "text", "data": "read"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "kept", "ignored"),
+    [
+        ([PDF, PAPER], "read", ["messages.0.content.0 document"]),
+        ([{"type": "text", "text": "read"}, WEB], "read", ["messages.0.content.1 image"]),
+        (PAPER, "read", []),
+        ([{"type": "search_result", "content": [PDF]}, PAPER], "read",
+         ["messages.0.content.0 search_result"]),
+    ],
+)  # fmt: skip
+def test_what_the_user_asked_earlier_is_passed_over(content, kept, ignored) -> None:
+    use = {"type": "tool_use", "id": "a", "name": "f", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "a", "content": {"ok": True}}
+    turn = {"role": "user", "content": content}
+    for answer, then in (("a", "go on"), ([use], [result]), ("a", {"type": "text", "text": "b"})):
+        since = [{"role": "assistant", "content": answer}, {"role": "user", "content": then}]
+        asked = parse(messages=[turn, *since])
+        assert asked.chat["messages"][0] == {"role": "user", "content": kept}
+        assert list(asked.ignored) == ignored
+        assert asked.chat["messages"][-1]["content"] in ("go on", '{"ok":true}', "b")
+        if ignored:
+            for last in ([*since, turn], [*since, turn, {"role": "user", "content": "?"}]):
+                with pytest.raises(BadRequest):
+                    parse(messages=last)
+
+
+def test_blocks_that_cannot_be_told_are_named() -> None:
+    said = [{"type": "redacted_thinking", "data": "x"}, {"type": "text", "text": "a"}]
+    call = {"type": "tool_use", "id": "a", "name": "", "input": {}}
+    asked = parse(messages=[{"role": "assistant", "content": [*said, call]}, None, *HI])
+    assert asked.chat["messages"] == [{"role": "assistant", "content": "a"}, *HI]
+    assert asked.ignored == (
+        "messages.0.content.0 redacted_thinking", "messages.0.content.2 tool_use", "messages.1",
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

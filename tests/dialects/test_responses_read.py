@@ -187,6 +187,15 @@ def test_history_of_tools() -> None:
                   "input[3] item_reference"]),
         ([{"role": "assistant", "content": [{"type": "smell"}, {"type": "text", "text": "a"}]}],
          [], [], ["input[0] smell"]),
+        ([{"role": "user", "content": [{"type": "input_file", "file_id": "f"}, {"role": "x"}]},
+          {"type": "reasoning", "summary": []}],
+         [], [], ["input[0] input_file", "input[0] "]),
+        ([{"role": "user", "content": {"type": "input_file", "file_data": "x"}},
+          {"type": "function_call", "call_id": "a", "name": "f", "arguments": "{}"},
+          {"type": "function_call_output", "call_id": "a", "output": "b"}],
+         [("a", "f", {})], [("a", "b")], ["input[0] input_file"]),
+        ([{"role": "assistant", "content": {"type": "output_text", "text": "a"}}, None],
+         [], [], []),
     ],
 )  # fmt: skip
 def test_items_of_other_servers_are_carried_or_named(items, calls, results, passed_over) -> None:
@@ -334,7 +343,7 @@ def test_tools_that_come_in_the_input() -> None:
         ),
         (
             {"input": [{"role": "user", "content": 5}]},
-            "Invalid value for 'input[0].content': expected a string or an array, got an integer.",
+            "Invalid value for 'input[0].content': expected a string or an object or an array, got",
         ),
         (
             {"input": [{"role": "user", "content": [5]}]},
@@ -346,6 +355,16 @@ def test_tools_that_come_in_the_input() -> None:
         ),
         (
             {"input": [{"role": "user", "content": [{"type": "input_file", "file_id": "x"}]}]},
+            "file inputs are not currently supported",
+        ),
+        (
+            {
+                "input": [
+                    {"role": "assistant", "content": "a"},
+                    {"role": "user", "content": {"type": "input_file", "file_id": "x"}},
+                    {"role": "user", "content": "what is in it?"},
+                ]
+            },
             "file inputs are not currently supported",
         ),
         (

@@ -13,6 +13,7 @@ from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
+from vllama.chat.conversation import find_last_turn
 from vllama.dialects.ollama.request_types import is_base64
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
@@ -37,30 +38,39 @@ def system_messages(value: object) -> list[dict[str, Any]]:
     return [{"role": "system", "content": text}] if text else []
 
 
-def chat_messages(value: Sequence[Mapping[str, Any] | None]) -> list[dict[str, Any]]:
+def chat_messages(
+    value: Sequence[Mapping[str, Any] | None], passed_over: list[str]
+) -> list[dict[str, Any]]:
     """Return `messages`, whose types are right, in OpenAI's form. Raises BadRequest.
 
     As with Ollama, every role will do, blocks of unknown kinds are passed over, and a message
     without any content is left out.
     """
     out: list[dict[str, Any]] = []
-    for number, item in enumerate(value):
-        fields = item or {}
-        role, content = str(fields.get("role") or "").lower(), fields.get("content")
+    roles = [str((item or {}).get("role") or "").lower() for item in value]
+    last_turn = find_last_turn(roles)
+    for number, (role, item) in enumerate(zip(roles, value, strict=True)):
+        content, where = (item or {}).get("content"), f"messages.{number}"
+        if item is None:
+            passed_over.append(where)
         if isinstance(content, str):
             out.append({"role": role, "content": content})
             continue
-        blocks = _blocks(f"messages.{number}.content", content or [])
-        out.extend(_assistant(blocks) if role == "assistant" else _user(role, blocks))
+        blocks = _blocks(f"{where}.content", content or [])
+        if role == "assistant":
+            out.extend(_assistant(blocks, passed_over))
+        else:
+            out.extend(_user(role, blocks, passed_over, is_asked=number >= last_turn))
     return out
 
 
 def _blocks(where: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
-    """Return (path, block) of each; a plain string stands for a block of text."""
-    if isinstance(value, str):
-        return [(where, {"type": "text", "text": value})]
+    """Return (path, block) of each; a plain string, or any other value, is a block of text."""
+    if isinstance(value, Mapping) and "type" in value:
+        value = [value]
     if not isinstance(value, list):
-        refuse(where, "Input should be a valid string or list")
+        text = value if isinstance(value, str) else encode_json(value).decode()
+        return [(where, {"type": "text", "text": text})]
     return [
         (f"{where}.{number}", block)
         for number, block in enumerate(value)
@@ -74,31 +84,26 @@ def read_text(block: Mapping[str, Any], name: str = "text") -> str:
     return text if isinstance(text, str) else ""
 
 
-def _need_text(block: Mapping[str, Any], name: str) -> str:
-    """Return a field that a call must have. Raises BadRequest."""
-    if not (text := read_text(block, name)):
-        raise BadRequest(f"tool_use block missing required '{name}' field")
-    return text
-
-
-def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
+def _assistant(
+    blocks: Iterable[tuple[str, Mapping[str, Any]]], passed_over: list[str]
+) -> list[dict[str, Any]]:
     texts: list[str] = []
     thoughts: list[str] = []
     calls: list[dict[str, Any]] = []
-    for _, block in blocks:
+    for where, block in blocks:
         match block["type"]:
             case "text":
                 texts.append(read_text(block))
             case "thinking":
                 thoughts.append(read_text(block, "thinking"))
-            case "tool_use":
+            case "tool_use" if name := read_text(block, "name"):
                 given = block.get("input")
-                identity = _need_text(block, "id")
-                function = {
-                    "name": _need_text(block, "name"),
-                    "arguments": encode_json({} if given is None else given).decode(),
-                }
+                arguments = encode_json({} if given is None else given).decode()
+                function = {"name": name, "arguments": arguments}
+                identity = read_text(block, "id")
                 calls.append({"id": identity, "type": "function", "function": function})
+            case kind:
+                passed_over.append(f"{where} {kind}")
     message: dict[str, Any] = {"role": "assistant", "content": "".join(texts)}
     if thoughts:
         message["reasoning"] = "".join(thoughts)
@@ -108,25 +113,36 @@ def _assistant(blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str
     return [message] if len(message) > 2 or message["content"] else []
 
 
-def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[dict[str, Any]]:
-    """Split a turn: results of tools first, as engines want them next to the calls."""
+def _user(
+    role: str,
+    blocks: Iterable[tuple[str, Mapping[str, Any]]],
+    passed_over: list[str],
+    *,
+    is_asked: bool,
+) -> list[dict[str, Any]]:
+    """Split a turn: results of tools first, as engines want them next to the calls.
+
+    Raises BadRequest for a block that cannot be read, if it is asked about.
+    """
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     speaks = False  # Ollama keeps a message that has a call or a thought only, whoever sent it
     for where, block in blocks:
         kind = block["type"]
-        if kind == "tool_use":
-            _need_text(block, "id")
-            _need_text(block, "name")
         speaks = speaks or kind == "tool_use" or (kind == "thinking" and bool(block.get(kind)))
         if kind != "tool_result":
-            parts.extend(_part(where, block))
+            try:
+                parts.extend(_part(where, block, passed_over))
+            except BadRequest:
+                if is_asked:
+                    raise
+                passed_over.append(f"{where} {kind}")
             continue
         content = block.get("content")
         inner: list[dict[str, Any]] = []
         for place, item in _blocks(f"{where}.content", "" if content is None else content):
             try:
-                inner.extend(_part(place, item))
+                inner.extend(_part(place, item, passed_over))
             except BadRequest as error:  # a tool's result must not end a conversation
                 inner.append({"type": "text", "text": f"[left out: {error.message}]"})
         identity = read_text(block, "tool_use_id")
@@ -148,19 +164,23 @@ def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
-def _part(where: str, block: Mapping[str, Any]) -> list[dict[str, Any]]:
+def _part(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[dict[str, Any]]:
     match block["type"]:
         case "text":
             return [{"type": "text", "text": read_text(block)}]
         case "image":
             return [_image(block.get("source"))]
         case "document":
-            return _document(where, block.get("source"))
+            return _document(where, block.get("source"), passed_over)
         case "search_result":
             head = {"type": "text", "text": f"{block.get('title', '')} ({block.get('source', '')})"}
             inner = _blocks(f"{where}.content", block.get("content") or [])
-            return [head, *(part for place, item in inner for part in _part(place, item))]
-        case _:
+            return [
+                head,
+                *(part for place, item in inner for part in _part(place, item, passed_over)),
+            ]
+        case kind:
+            passed_over.append(f"{where} {kind}")
             return []
 
 
@@ -178,12 +198,12 @@ def _image(source: object) -> dict[str, Any]:
     return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
 
 
-def _document(where: str, source: object) -> list[dict[str, Any]]:
+def _document(where: str, source: object, passed_over: list[str]) -> list[dict[str, Any]]:
     match source:
         case {"type": "text", "data": str(text)}:
             return [{"type": "text", "text": text}]
         case {"type": "content", "content": content}:
             inner = _blocks(f"{where}.source.content", content)
-            return [part for place, item in inner for part in _part(place, item)]
+            return [part for place, item in inner for part in _part(place, item, passed_over)]
         case _:
             refuse(f"{where}.source", "only documents of plain text are supported")

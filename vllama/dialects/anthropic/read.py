@@ -34,8 +34,8 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 class MessagesRequest:
     """Request of Anthropic's client; `chat` is the request in OpenAI's form.
 
-    `ignored` names tools that only Anthropic's own servers can run, `unknown` the fields that
-    nobody reads. `extras` are Ollama's fields.
+    `ignored` names tools that only Anthropic's own servers can run, and blocks that the model
+    cannot be told, `unknown` the fields that nobody reads. `extras` are Ollama's fields.
     """
 
     model: str
@@ -64,7 +64,8 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         raise BadRequest("max_tokens is required and must be positive")
     if not data.get("messages"):
         raise BadRequest("messages is required")
-    messages = chat_messages(data["messages"])
+    passed_over: list[str] = []
+    messages = chat_messages(data["messages"], passed_over)
     chat["messages"] = system_messages(data.get("system")) + messages
     chat["stream"] = data.get("stream") is True
     for name in ("temperature", "top_p", "top_k"):
@@ -78,7 +79,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         chat=add_effort(chat, extras.think),
         stop=stop,
         hide_thinking=hide,
-        ignored=ignored,
+        ignored=(*ignored, *passed_over),
         unknown=tuple(name for name in data if name not in _KNOWN),
         extras=extras,
     )

@@ -12,11 +12,12 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import Body, decode_object, encode_json, find_error
+from vllama.chat.conversation import find_last_turn
 from vllama.chat.engine.request_fields import check_code, check_nested, find_customs, take_tools
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
@@ -80,11 +81,7 @@ def read_chat(
     if not (given or may_be_empty):
         raise BadRequest("[] is too short - 'messages'")
     passed_over: list[str] = []
-    last = len(given or ()) - 1
-    messages = tuple(
-        _message(number, item or {}, passed_over, is_last=number == last)
-        for number, item in enumerate(given or ())
-    )
+    messages = _messages(given or (), passed_over)
     logprobs, top_logprobs = rest.pop("logprobs", False), int(rest.pop("top_logprobs", 0))
     check_top_logprobs(top_logprobs)
     effort = parse_effort(read_effort(rest))
@@ -96,7 +93,7 @@ def read_chat(
         rest["min_tokens"] = max(0, int(rest["min_tokens"]))
     return ChatRequest(
         model=rest.pop("model", ""),
-        messages=messages,
+        messages=tuple(messages),
         stream=rest.pop("stream", False),
         include_usage=rest.pop("stream_options", {}).get("include_usage") is True,
         response_format=_response_format(rest),
@@ -210,27 +207,41 @@ _OF_CALLS = frozenset(("id", "type", "function", "custom"))
 _THOUGHTS = ("thinking", "reasoning")
 
 
+def _messages(given: Sequence[Mapping[str, Any] | None], passed_over: list[str]) -> list[Message]:
+    roles = [((item or {}).get("role") or "").lower() for item in given]
+    last_turn, messages = find_last_turn(roles), list[Message]()
+    for number, (role, item) in enumerate(zip(roles, given, strict=True)):
+        where = f"messages[{number}]"
+        if item is None:
+            passed_over.append(where)
+            continue
+        is_asked = role in ("user", "system", "developer", "") and number >= last_turn
+        messages.append(_message(where, role, item, passed_over, is_asked=is_asked))
+        if is_asked and number + 1 == len(given) and not messages[-1].has_content:
+            refuse_type(f"{where}.content", "a string or an array", None)
+    return messages
+
+
 def _message(
-    number: int, item: Mapping[str, Any], passed_over: list[str], *, is_last: bool
+    where: str, role: str, item: Mapping[str, Any], passed_over: list[str], *, is_asked: bool
 ) -> Message:
-    """Read a turn. What was said earlier is taken as it is, or passed over by name.
+    """Read a message. What was said earlier is taken as it is, or passed over by name.
 
     OpenAI allows a response and a tool's result without content, Ollama does not.
     """
-    role, content = (item.get("role") or "").lower(), item.get("content")
+    content = item.get("content")
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
-    if role == "tool" and not isinstance(content, str | list | None):
+    if isinstance(content, Mapping) and "type" in content and role != "tool":
+        content = [content]  # the only part
+    if not (is_asked or isinstance(content, str | list | None)):
         content = encode_json(content).decode()
-    where, is_asked = f"messages[{number}]", role in ("user", "system", "developer", "")
     parts: tuple[dict[str, Any], ...] = ()
     thoughts = [item.get("reasoning"), item.get("reasoning_content")]
     if isinstance(content, list):
-        if not is_asked:
-            content = _take_thoughts(where, content, thoughts, passed_over)
-        parts = _parts(content)
+        parts = tuple(_parts(where, content, None if is_asked else passed_over, thoughts))
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    elif isinstance(content, str) or (content is None and not (is_asked and is_last)):
+    elif isinstance(content, str | None):
         refusal = item.get("refusal")
         text = content or (refusal if isinstance(refusal, str) else "")
     else:
@@ -253,26 +264,27 @@ def _message(
     )
 
 
-def _take_thoughts(
-    where: str, parts: list[Any], thoughts: list[object], passed_over: list[str]
-) -> list[Any]:
-    """Return the parts of an earlier response that can be said again; thoughts go to `thoughts`.
+def _parts(
+    where: str, parts: list[object], passed_over: list[str] | None, thoughts: list[object]
+) -> Iterator[dict[str, Any]]:
+    """Yield the parts as OpenAI spells them; None for `passed_over`: what is no part is refused.
 
-    LiteLLM and Mistral's client send thinking back as parts.
+    LiteLLM and Mistral's client send thinking back as parts: it goes to `thoughts`.
     """
-    left, said = [], []
     for number, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, Mapping) else "text"
-        if kind in _THOUGHTS:
-            inner = part.get(kind) or part.get("text")
-            inner = inner if isinstance(inner, list) else [{"text": inner}]
-            said += [one["text"] for one in inner if isinstance(one, Mapping) and one.get("text")]
-        elif kind in _PARTS:
-            left.append(part)
-        else:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        try:
+            if passed_over is not None and isinstance(part, Mapping) and kind in _THOUGHTS:
+                inner = part.get(kind) or part.get("text")
+                inner = inner if isinstance(inner, list) else [{"text": inner}]
+                said = [x["text"] for x in inner if isinstance(x, Mapping) and x.get("text")]
+                thoughts[:] = [*thoughts, "".join(map(str, said))]
+            else:
+                yield _part(part)
+        except BadRequest:
+            if passed_over is None:
+                raise
             passed_over.append(f"{where}.content[{number}] {kind}"[:80])
-    thoughts += ["".join(map(str, said))] if said else []
-    return left
 
 
 def _leave_out(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -310,31 +322,19 @@ def _tool_calls(
     return tuple(out)
 
 
-_PARTS = ("text", "input_text", "output_text", "refusal", "image_url", "input_audio")
-
-
-def _parts(parts: list[object]) -> tuple[dict[str, Any], ...]:
-    """Check the parts and spell them as OpenAI does."""
-    out: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, str):
-            out.append({"type": "text", "text": part})
-            continue
-        if not isinstance(part, Mapping):
-            raise BadRequest("invalid message format")
-        match part.get("type"):
-            case "text" | "input_text" | "output_text" | "refusal":
-                text = part.get("text", part.get("refusal"))
-                if not isinstance(text, str):
-                    raise BadRequest("invalid message format")
-                out.append({"type": "text", "text": text})
-            case "image_url":
-                out.append(_image(part.get("image_url")))
-            case "input_audio":
-                out.append(_audio(part.get("input_audio")))
-            case _:
-                raise BadRequest("invalid message format")
-    return tuple(out)
+def _part(part: Any) -> dict[str, Any]:
+    """Return a part as OpenAI spells it. Raises BadRequest."""
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case {"type": "text" | "input_text" | "output_text" | "refusal"}:
+            if isinstance(text := part.get("text", part.get("refusal")), str):
+                return {"type": "text", "text": text}
+        case {"type": "image_url"}:
+            return _image(part.get("image_url"))
+        case {"type": "input_audio"}:
+            return _audio(part.get("input_audio"))
+    raise BadRequest("invalid message format")
 
 
 def _image(value: object) -> dict[str, Any]:

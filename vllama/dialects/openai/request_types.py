@@ -150,7 +150,7 @@ class ChatCompletionBody(SamplingFields):
 
     model: Model = ""
     messages: Annotated[
-        list[OpenAIMessage],
+        list[OpenAIMessage | None],
         says("the conversation so far, the oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []

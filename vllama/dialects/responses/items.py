@@ -13,6 +13,7 @@ from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import decode_json, encode_json
+from vllama.chat.conversation import find_last_turn
 from vllama.chat.request import MAX_MESSAGES
 from vllama.dialects.anthropic.messages import join_blocks
 from vllama.dialects.responses.answer_types import InputItems
@@ -23,6 +24,13 @@ REFERENCE, TOOLS = "item_reference", "additional_tools"
 def kind_of(item: Mapping[str, Any]) -> str:
     """Return the type of an item; a role alone makes it a message, an id alone a reference."""
     return item.get("type") or ("message" if item.get("role") else REFERENCE)
+
+
+def _role_of(item: Mapping[str, Any]) -> str:
+    """Return the role of an item, in lower case; "" if it is nobody's."""
+    kind = kind_of(item)
+    made = "assistant" if kind == "reasoning" or kind.endswith("_call") else ""
+    return (item.get("role") or made).lower()
 
 
 def find_tools(value: object) -> list[Any]:
@@ -43,9 +51,10 @@ def input_messages(value: object, before: int = 0) -> tuple[list[dict[str, Any]]
             f"cannot read the request: it has {len(value)} messages, at most {MAX_MESSAGES}"
         )
     items = _Items()
+    last_turn = find_last_turn(map(_role_of, value))
     named: list[str] = []
     for number, item in enumerate(value):
-        items.add(item)
+        items.add(item, is_asked=number >= last_turn)
         place = f"input[{number - before}]" if number >= before else "previous_response_id"
         named += [f"{place} {kind}" for kind in items.passed_over[len(named) :]]
     items.add_media()
@@ -61,7 +70,7 @@ class _Items:
         self._reasoning = ""
         self._media: list[dict[str, Any]] = []
 
-    def add(self, item: Mapping[str, Any]) -> None:
+    def add(self, item: Mapping[str, Any], *, is_asked: bool) -> None:
         """Take the next item, or note that it is passed over.
 
         A call that its client ran has a `call_id`, and its result another; their types are many
@@ -72,7 +81,7 @@ class _Items:
         has_id = isinstance(item.get("call_id"), str)
         if kind == "message":
             self.add_media()
-            self._message(item)
+            self._message(item, is_asked=is_asked)
         elif kind == "function_call":
             self.add_media()
             self._call(item, item.get("arguments"))
@@ -87,9 +96,10 @@ class _Items:
         elif kind != TOOLS:
             self.passed_over.append(kind[:80])
 
-    def _message(self, item: Mapping[str, Any]) -> None:
-        role = (item.get("role") or "").lower()
-        parts = _parts(item.get("content"), None if role == "user" else self.passed_over)
+    def _message(self, item: Mapping[str, Any], *, is_asked: bool) -> None:
+        role = _role_of(item)
+        is_strict = is_asked and role == "user"
+        parts = _parts(item.get("content"), None if is_strict else self.passed_over)
         if role != "assistant":
             self.messages.append({"role": role, "content": join_blocks(parts)})
             return
@@ -179,7 +189,7 @@ def _is_content(value: object) -> bool:
 
 
 def _parts(
-    content: str | list[Mapping[str, Any]] | None, passed_over: list[str] | None
+    content: str | list[Mapping[str, Any]] | Mapping[str, Any] | None, passed_over: list[str] | None
 ) -> list[dict[str, Any]]:
     """Return a message's or an output's content in the parts of a chat message.
 
@@ -191,8 +201,8 @@ def _parts(
     if isinstance(content, str):
         return [{"type": "text", "text": content}]
     out: list[dict[str, Any]] = []
-    for part in content:
-        match part["type"]:
+    for part in [content] if isinstance(content, Mapping) else content:
+        match part.get("type") or "":
             case "input_image":
                 if url := part.get("image_url"):  # Ollama, too, leaves out what has a file_id only
                     out.append({"type": "image_url", "image_url": {"url": url}})

@@ -80,7 +80,7 @@ class InputPart(_Typed):
 class InputMessage(Struct):
     """A turn of the conversation."""
 
-    content: str | list[InputPart] | None = None
+    content: str | list[InputPart] | dict[str, Any] | None = None
 
 
 class ResponsesTool(Struct):
@@ -154,7 +154,7 @@ class ResponsesBody(TextFields):
         list[str | None] | None, says("`reasoning.encrypted_content`, for example")
     ] = None
     input: Annotated[
-        str | Annotated[list[_Item], Meta(max_length=MAX_MESSAGES)] | None,
+        str | Annotated[list[_Item | None], Meta(max_length=MAX_MESSAGES)] | None,
         says("a text, or items: messages, calls, results of calls, reasoning"),
     ] = None
     instructions: Annotated[str | None, says("the system message")] = None
