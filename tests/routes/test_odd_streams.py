@@ -12,8 +12,9 @@ from tests.server_process import Server
 pytestmark = pytest.mark.slow  # a server as a process of its own
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+NAMES = ("f", "g", "get", "get_weather")
 CHAT_TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("f", "g")
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES
 ]
 OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
 HI = [{"role": "user", "content": "hi"}]
@@ -104,6 +105,25 @@ CALLS = {
     "encoded twice, in pieces": ([calls(call(0, "a", "f", "")),
                                   calls(call(0, args=json.dumps(OSLO)[:9])),
                                   calls(call(0, args=json.dumps(OSLO)[9:]))], ONE),
+    "a name in pieces": ([calls(call(0, "a", "get_", "")), calls(call(0, None, "wea")),
+                          calls(call(0, None, "ther", "")), calls(call(0, args=OSLO))],
+                         [("get_weather", {"city": "Oslo"})]),
+    "a name in pieces, no arguments": ([calls(call(0, "a", "get_"), call(0, None, "weather"))],
+                                       [("get_weather", {})]),
+    "a name that begins another": ([calls(call(0, "a", "get", "")), calls(call(0, args=OSLO)),
+                                    calls(call(1, "b", "get")),
+                                    calls(call(2, "c", "get_weather", ROME))],
+                                   [("get", {"city": "Oslo"}), ("get", {}),
+                                    ("get_weather", {"city": "Rome"})]),
+    "all arguments so far in every piece": (
+        [calls(call(0, "a", "f", "")), *(calls(call(0, "a", "f", OSLO[:n])) for n in (4, 11, 15)),
+         calls(call(0, args=OSLO))], ONE),
+    "all so far, which are brackets": (
+        [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":["}', '{"city":["}"]}')],
+        [("f", {"city": ["}"]})]),
+    "pieces alike that are none": (
+        [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":', '"}{"}}')],
+        [("f", {"city": {"city": "}{"}})]),
     "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip
 
@@ -127,10 +147,10 @@ def ask(server, dialect, stream, tools=True, **more):
     path = {"chat": PATH, "ollama": "/api/chat"}.get(dialect, f"/v1/{dialect}")
     if dialect == "messages":
         asked["max_tokens"] = 99
-        tooled = [{"name": name, "input_schema": SCHEMA} for name in ("f", "g")]
+        tooled = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
     elif dialect == "responses":
         asked["input"] = asked.pop("messages")
-        tooled = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("f", "g")]
+        tooled = [{"type": "function", "name": name, "parameters": SCHEMA} for name in NAMES]
     else:
         tooled = CHAT_TOOLS
     if dialect == "chat" and stream:

@@ -50,6 +50,7 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     reasoning_details: Any = None  # OpenRouter's, usually beside `reasoning`
+    thought: str | None = msgspec.field(name="thinking", default=None)
     refusal: str | None = None
     tool_calls: list[ToolDelta] | None = None
     function_call: FunctionDelta | None = None  # the older form of the only call
@@ -57,7 +58,7 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def thinking(self) -> str:
         """The thinking, under whichever name."""
-        plain = self.reasoning or self.reasoning_content
+        plain = self.reasoning or self.reasoning_content or self.thought
         return plain or (_read_text(self.reasoning_details) if self.reasoning_details else "") or ""
 
     @property
@@ -207,7 +208,7 @@ def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
         value["content"], thoughts = split[False], split[True]
         value["reasoning"] = value.get("reasoning") or thoughts or None
     for field in msgspec.structs.fields(kind):
-        name, given = field.name, value.get(field.name)
+        name, given = field.encode_name, value.get(field.encode_name)
         if name in ("choices", "tool_calls") and isinstance(given, dict):  # the only one
             given = [given]
         inner = _PARTS.get(name)
@@ -268,7 +269,7 @@ def plain_text(chunk: Chunk) -> str | None:
         return choice.text or None
     if delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal:
         return None
-    if delta.reasoning_details:
+    if delta.reasoning_details or delta.thought:
         return None
     return delta.content or None
 

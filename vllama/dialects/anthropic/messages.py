@@ -164,6 +164,10 @@ def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     return parts
 
 
+def _parts(where: str, content: object, passed_over: list[str]) -> list[dict[str, Any]]:
+    return [x for at, inner in _blocks(where, content) for x in _part(at, inner, passed_over)]
+
+
 def _part(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[dict[str, Any]]:
     match block["type"]:
         case "text":
@@ -174,11 +178,7 @@ def _part(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[
             return _document(where, block.get("source"), passed_over)
         case "search_result":
             head = {"type": "text", "text": f"{block.get('title', '')} ({block.get('source', '')})"}
-            inner = _blocks(f"{where}.content", block.get("content") or [])
-            return [
-                head,
-                *(part for place, item in inner for part in _part(place, item, passed_over)),
-            ]
+            return [head, *_parts(f"{where}.content", block.get("content") or [], passed_over)]
         case kind:
             passed_over.append(f"{where} {kind}")
             return []
@@ -203,7 +203,6 @@ def _document(where: str, source: object, passed_over: list[str]) -> list[dict[s
         case {"type": "text", "data": str(text)}:
             return [{"type": "text", "text": text}]
         case {"type": "content", "content": content}:
-            inner = _blocks(f"{where}.source.content", content)
-            return [part for place, item in inner for part in _part(place, item, passed_over)]
+            return _parts(f"{where}.source.content", content, passed_over)
         case _:
             refuse(f"{where}.source", "only documents of plain text are supported")
