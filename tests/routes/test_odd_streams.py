@@ -301,6 +301,8 @@ TEXTS = {
         chunk({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
         chunk({"content": "Hello", "reasoning_details": []}),
     ],
+    "thinking by that name": [chunk({"content": "", "thinking": "h"}),
+                              chunk({"thinking": "m", "content": "Hello"})],
     "a delta that is text": [chunk({"reasoning": "hm"}), chunk("Hello")],
     "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
 }  # fmt: skip
@@ -323,12 +325,20 @@ def test_usage_in_groqs_place(both):
         assert (got["text"], got["prompt"]) == ("Hello", 5), way
 
 
-def test_lines_in_place_of_events(both):
+@pytest.mark.parametrize("is_list", [False, True])
+def test_lines_or_a_list_in_place_of_events(both, is_list):
     events = [chunk({"content": "Hel"}), chunk({"content": "lo"}), *TAIL[:2]]
     body = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    body = json.dumps(events, indent=1).encode() if is_list else body
     answer = (200, {"Content-Type": "application/x-ndjson"}, [body[:50], body[50:]])
     for way, got in ask_all(both, answer).items():
         assert (got["status"], got.get("text"), got.get("prompt")) == (200, "Hello", 5), (way, got)
+
+
+def test_errors_in_cloudflares_form(both):
+    answer = {"success": False, "errors": [{"code": 5, "message": "it is overloaded"}]}
+    for way, got in ask_all(both, (200, {}, answer)).items():
+        assert got["status"] == 502 and "it is overloaded" in got["body"], (way, got)
 
 
 @pytest.mark.parametrize("data", [b"it is overloaded", b'{"message": "it is overloaded"}'])

@@ -117,6 +117,7 @@ class Chunk(msgspec.Struct, gc=False):
     message: Any = None
     detail: Any = None
     code: Any = None
+    errors: Any = None  # Cloudflare's
 
 
 class Event:
@@ -286,7 +287,7 @@ def check_error(chunk: Chunk, payload: bytes) -> None:
 
     vLLM refuses much only after the stream has begun: `{"error": {…, "code": 400}}`.
     """
-    error, told = chunk.error, chunk.detail or chunk.message
+    error, told = chunk.error, chunk.detail or chunk.message or chunk.errors
     if error is None and chunk.object != "error" and (chunk.usage is not None or told is None):
         return
     named = error if isinstance(error, dict) else {}
@@ -310,5 +311,7 @@ def _error_text(error: object) -> str:
             return clean_text(text)
         case str() if error:
             return clean_text(error)
+        case [first, *_]:
+            return _error_text(first)
         case _:
             return "the engine reported an error without a message"

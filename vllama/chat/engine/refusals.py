@@ -43,7 +43,7 @@ _OVERFLOW_WORDS = (
 )
 _VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
 _QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
-
+_TAGS = re.compile(r"<(style|script)\b[^<>]*+>[^<]*+|<[^<>]*+>", re.IGNORECASE)
 _THROWN = re.compile(r"(?:Field ('[a-z0-9_.]{1,80}+'): )?\[json\.exception\.[a-z0-9_.]{1,40}+\] ")
 
 _BUSY = {429: 429, 503: 503, 529: 503}  # 529: Anthropic's, "overloaded"
@@ -120,7 +120,7 @@ def _read(body: bytes) -> tuple[str, str, str, str | None]:
 
 def _plain(body: bytes) -> str:
     text = body[:8000].decode(errors="replace")
-    return "" if text.lstrip().startswith("<") else text
+    return _TAGS.sub(" ", text) if text.lstrip().startswith("<") else text
 
 
 def _counts(error: Mapping[str, Any], message: str) -> str:
