@@ -15,7 +15,7 @@ calls is a whole turn and is not continued.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -28,15 +28,6 @@ from vllama.chat.parsers.thinking import find_open, thinking_opening
 from vllama.chat.request import Message
 
 _SYSTEM = ("system", "developer")
-
-
-def find_last_turn(roles: Iterable[str]) -> int:
-    """Return where the user's last turn begins, which an answer that is begun may follow.
-
-    Requests are refused for what this turn asks; what earlier ones had is passed over by name.
-    """
-    marks = "".join("a" if role == "assistant" else "u" for role in roles)
-    return len(marks.rstrip("a").rstrip("u"))
 
 
 def join_messages(turn: Sequence[Message], separator: str = "\n\n") -> Message:

@@ -13,8 +13,6 @@ from typing import Any, NoReturn
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
-from vllama.chat.conversation import find_last_turn
-from vllama.dialects.ollama.request_types import is_base64
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
@@ -41,26 +39,21 @@ def system_messages(value: object) -> list[dict[str, Any]]:
 def chat_messages(
     value: Sequence[Mapping[str, Any] | None], passed_over: list[str]
 ) -> list[dict[str, Any]]:
-    """Return `messages`, whose types are right, in OpenAI's form. Raises BadRequest.
+    """Return `messages`, whose types are right, in OpenAI's form.
 
     As with Ollama, every role will do, blocks of unknown kinds are passed over, and a message
     without any content is left out.
     """
     out: list[dict[str, Any]] = []
-    roles = [str((item or {}).get("role") or "").lower() for item in value]
-    last_turn = find_last_turn(roles)
-    for number, (role, item) in enumerate(zip(roles, value, strict=True)):
-        content, where = (item or {}).get("content"), f"messages.{number}"
-        if item is None:
-            passed_over.append(where)
+    for number, item in enumerate(value):
+        fields = item or {"content": [{"type": "null"}]}
+        role, content = str(fields.get("role") or "").lower(), fields.get("content")
         if isinstance(content, str):
             out.append({"role": role, "content": content})
             continue
-        blocks = _blocks(f"{where}.content", content or [])
-        if role == "assistant":
-            out.extend(_assistant(blocks, passed_over))
-        else:
-            out.extend(_user(role, blocks, passed_over, is_asked=number >= last_turn))
+        blocks = _blocks(f"messages.{number}.content", content or [])
+        is_answer = role == "assistant"
+        out += _assistant(blocks, passed_over) if is_answer else _user(role, blocks, passed_over)
     return out
 
 
@@ -117,13 +110,8 @@ def _user(
     role: str,
     blocks: Iterable[tuple[str, Mapping[str, Any]]],
     passed_over: list[str],
-    *,
-    is_asked: bool,
 ) -> list[dict[str, Any]]:
-    """Split a turn: results of tools first, as engines want them next to the calls.
-
-    Raises BadRequest for a block that cannot be read, if it is asked about.
-    """
+    """Split a turn: results of tools first, as engines want them next to the calls."""
     results: list[dict[str, Any]] = []
     parts: list[dict[str, Any]] = []
     speaks = False  # Ollama keeps a message that has a call or a thought only, whoever sent it
@@ -131,30 +119,34 @@ def _user(
         kind = block["type"]
         speaks = speaks or kind == "tool_use" or (kind == "thinking" and bool(block.get(kind)))
         if kind != "tool_result":
-            try:
-                parts.extend(_part(where, block, passed_over))
-            except BadRequest:
-                if is_asked:
-                    raise
-                passed_over.append(f"{where} {kind}")
+            parts += _part(where, block, passed_over)
             continue
         content = block.get("content")
-        inner: list[dict[str, Any]] = []
-        for place, item in _blocks(f"{where}.content", "" if content is None else content):
-            try:
-                inner.extend(_part(place, item, passed_over))
-            except BadRequest as error:  # a tool's result must not end a conversation
-                inner.append({"type": "text", "text": f"[left out: {error.message}]"})
+        inner = _parts(f"{where}.content", "" if content is None else content, passed_over)
+        text, media = split_result(inner)
+        if block.get("is_error") and not text.lower().startswith("error"):
+            text = f"Error:\n{text}"  # OpenAI's form has no field for it
         identity = read_text(block, "tool_use_id")
-        texts = [part["text"] for part in inner if part["type"] == "text"]
-        if block.get("is_error") and not "".join(texts).lower().startswith("error"):
-            texts.insert(0, "Error:")  # OpenAI's form has no field for it
-        results.append({"role": "tool", "tool_call_id": identity, "content": "\n".join(texts)})
-        # engines take pictures from the user only
-        parts.extend(part for part in inner if part["type"] != "text")
+        results.append({"role": "tool", "tool_call_id": identity, "content": text})
+        parts += media
     if parts or speaks:
         results.append({"role": role, "content": join_blocks(parts)})
     return results
+
+
+def split_result(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]]:
+    """Return the text of a tool's result, and its media: engines take them from the user only.
+
+    What cannot be read is named in the text: a result must not end a conversation.
+    """
+    media = [
+        part
+        for part in parts
+        if part["type"] == "input_audio"
+        or (part["type"] == "image_url" and str(part["image_url"]["url"]).startswith("data:"))
+    ]
+    rest = [part for part in parts if part not in media]
+    return "\n".join(x.get("text", f"[left out: {x['type']}]") for x in rest), media
 
 
 def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
@@ -175,7 +167,7 @@ def _part(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[
         case "image":
             return [_image(block.get("source"))]
         case "document":
-            return _document(where, block.get("source"), passed_over)
+            return _document(where, block, passed_over)
         case "search_result":
             head = {"type": "text", "text": f"{block.get('title', '')} ({block.get('source', '')})"}
             return [head, *_parts(f"{where}.content", block.get("content") or [], passed_over)]
@@ -185,24 +177,17 @@ def _part(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[
 
 
 def _image(source: object) -> dict[str, Any]:
-    if not isinstance(source, Mapping):
-        raise BadRequest("invalid image source")
-    if source.get("type") != "base64":
-        raise BadRequest(
-            f"invalid image source type: {read_text(source, 'type')}. "
-            "Only base64 images are supported."
-        )
-    kind, data = read_text(source, "media_type") or "image/png", read_text(source, "data")
-    if not is_base64(data):
-        raise BadRequest("invalid base64 image data")
-    return {"type": "image_url", "image_url": {"url": f"data:{kind};base64,{data}"}}
+    given = source if isinstance(source, Mapping) else {}
+    url, data = given.get("url") or "", read_text(given, "data")
+    if data:
+        url = f"data:{given.get('media_type') or 'image/png'};base64,{data}"
+    return {"type": "image_url", "image_url": {"url": url}}
 
 
-def _document(where: str, source: object, passed_over: list[str]) -> list[dict[str, Any]]:
-    match source:
+def _document(where: str, block: Mapping[str, Any], passed_over: list[str]) -> list[dict[str, Any]]:
+    match block.get("source"):
         case {"type": "text", "data": str(text)}:
             return [{"type": "text", "text": text}]
         case {"type": "content", "content": content}:
             return _parts(f"{where}.source.content", content, passed_over)
-        case _:
-            refuse(f"{where}.source", "only documents of plain text are supported")
+    return [{"type": "document"}]  # read_chat refuses it, or passes over it

@@ -17,7 +17,6 @@ from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import Body, decode_object, encode_json, find_error
-from vllama.chat.conversation import find_last_turn
 from vllama.chat.engine.request_fields import check_code, check_nested, find_customs, take_tools
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
@@ -205,31 +204,33 @@ _READ = frozenset(
 _IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
 _OF_CALLS = frozenset(("id", "type", "function", "custom"))
 _THOUGHTS = ("thinking", "reasoning")
+_ASKING = ("user", "system", "developer", "")
 
 
 def _messages(given: Sequence[Mapping[str, Any] | None], passed_over: list[str]) -> list[Message]:
+    """Read the turns. The user's last one is asked; an answer that is begun may follow it."""
     roles = [((item or {}).get("role") or "").lower() for item in given]
-    last_turn, messages = find_last_turn(roles), list[Message]()
-    for number, (role, item) in enumerate(zip(roles, given, strict=True)):
-        where = f"messages[{number}]"
-        if item is None:
-            passed_over.append(where)
-            continue
-        is_asked = role in ("user", "system", "developer", "") and number >= last_turn
-        messages.append(_message(where, role, item, passed_over, is_asked=is_asked))
-        if is_asked and number + 1 == len(given) and not messages[-1].has_content:
-            refuse_type(f"{where}.content", "a string or an array", None)
+    marks = "".join("a" if role == "assistant" else "u" for role in roles)
+    last_turn = len(marks.rstrip("a").rstrip("u"))
+    passed_over += [f"messages[{number}]" for number, item in enumerate(given) if item is None]
+    messages = [
+        _message(f"messages[{number}]", roles[number], item, passed_over, number >= last_turn)
+        for number, item in enumerate(given)
+        if item is not None
+    ]
+    if messages and messages[-1].role in _ASKING and not messages[-1].has_content:
+        refuse_type(f"messages[{len(given) - 1}].content", "a string or an array", None)
     return messages
 
 
 def _message(
-    where: str, role: str, item: Mapping[str, Any], passed_over: list[str], *, is_asked: bool
+    where: str, role: str, item: Mapping[str, Any], passed_over: list[str], is_last: bool
 ) -> Message:
-    """Read a message. What was said earlier is taken as it is, or passed over by name.
+    """Read a message. What was said before the `is_last` turn is taken, or passed over by name.
 
     OpenAI allows a response and a tool's result without content, Ollama does not.
     """
-    content = item.get("content")
+    content, is_asked = item.get("content"), is_last and role in _ASKING
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
     if isinstance(content, Mapping) and "type" in content and role != "tool":
@@ -334,7 +335,10 @@ def _part(part: Any) -> dict[str, Any]:
             return _image(part.get("image_url"))
         case {"type": "input_audio"}:
             return _audio(part.get("input_audio"))
-    raise BadRequest("invalid message format")
+        case {"type": "file" | "input_file" | "document"}:
+            raise BadRequest("file inputs are not currently supported")
+    kind = part.get("type") if isinstance(part, Mapping) else part
+    raise BadRequest("invalid message format", hint=f"cannot read the part {str(kind)[:80]!r}")
 
 
 def _image(value: object) -> dict[str, Any]:
@@ -345,7 +349,7 @@ def _image(value: object) -> dict[str, Any]:
         raise BadRequest(
             "image URLs are not currently supported, please use base64 encoded data instead"
         )
-    if _IMAGE_URI.match(url) is None:
+    if not ((head := _IMAGE_URI.match(url)) and is_base64(url[head.end() :])):
         raise BadRequest("invalid image input")
     image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):
