@@ -326,7 +326,7 @@ def test_schemas(name: str) -> None:
         ({"messages": [{"role": "user", "content": 5}]}, "Invalid value for 'messages[0].content'"),
         (
             {"messages": [{"role": "user", "content": [5]}]},
-            "Invalid value for 'messages[0].content[0]': expected an object",
+            "Invalid value for 'messages[0].content[0]': expected a string or an object",
         ),
         ({"stream": "yes"}, "Invalid value for 'stream': expected a boolean"),
         ({"temperature": "hot"}, "Invalid value for 'temperature': expected a decimal"),

@@ -124,6 +124,12 @@ CALLS = {
     "pieces alike that are none": (
         [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":', '"}{"}}')],
         [("f", {"city": {"city": "}{"}})]),
+    "text after the object": (
+        [calls(call(0, "a", "f", "")), calls(call(0, args='{"city":"O')),
+         calls(call(0, args='slo"}\n</tool_call>')), calls(call(0, args="</tool_call>"))], ONE),
+    "an empty object before it": ([calls(call(0, "a", "f", "{}" + OSLO))], ONE),
+    "a call that says nothing": ([chunk({"tool_calls": [{}, None]}), calls(call(0, "a", "f", OSLO)),
+                                  chunk({"tool_calls": [{}]})], ONE),
     "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip
 
@@ -186,7 +192,7 @@ def read_chat(body, stream):
             prompt = event["usage"]["prompt_tokens"]
         for choice in event["choices"]:
             delta = choice["delta"]
-            assert choice["index"] == 0 and not reasons
+            assert isinstance(delta, dict) and choice["index"] == 0 and not reasons
             text += delta.get("content") or delta.get("refusal") or ""
             thinking += delta.get("reasoning") or ""
             for piece in delta.get("tool_calls") or []:
@@ -303,6 +309,10 @@ TEXTS = {
     ],
     "thinking by that name": [chunk({"content": "", "thinking": "h"}),
                               chunk({"thinking": "m", "content": "Hello"})],
+    "a byte order mark": [b"\xef\xbb\xbf" + frame(chunk({"reasoning": "hm"}))[0],
+                          chunk({"content": "Hello"})],
+    "no deltas": [chunk(None), chunk({"reasoning": "hm", "content": "Hello"}), chunk(None, "stop"),
+                  {"choices": [], "usage": USAGE},                  b"data:  [done] \n\n", chunk({"content": "!"})],
     "a delta that is text": [chunk({"reasoning": "hm"}), chunk("Hello")],
     "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
 }  # fmt: skip
@@ -335,9 +345,18 @@ def test_lines_or_a_list_in_place_of_events(both, is_list):
         assert (got["status"], got.get("text"), got.get("prompt")) == (200, "Hello", 5), (way, got)
 
 
-def test_errors_in_cloudflares_form(both):
-    answer = {"success": False, "errors": [{"code": 5, "message": "it is overloaded"}]}
-    for way, got in ask_all(both, (200, {}, answer)).items():
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {}, {"success": False, "errors": [{"code": 5, "message": "it is overloaded"}]}),
+        (500, {}, {"errors": [{"message": "it is overloaded"}]}),
+        (500, {}, {"code": 5, "msg": "it is overloaded"}),
+        (500, {}, {"error": {"code": "x", "innererror": {"message": "it is overloaded"}}}),
+        (200, EVENTS, [b"data: it is overloaded\n\n"]),
+    ],
+)
+def test_words_of_errors(both, answer):
+    for way, got in ask_all(both, answer).items():
         assert got["status"] == 502 and "it is overloaded" in got["body"], (way, got)
 
 

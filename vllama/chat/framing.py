@@ -122,7 +122,7 @@ class SseReader:
     def _slow(event: bytes, out: list[bytes]) -> None:
         lines, is_error = [], False
         for line in event.split(b"\n"):
-            name, colon, value = line.partition(b":")
+            name, colon, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
             if not colon and name != b"data":
                 continue
             value = value.removeprefix(b" ")

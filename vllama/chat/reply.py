@@ -253,7 +253,7 @@ class Reply:
         if self.is_done:
             return None
         template, deltas, tally = self.writer.template, self._deltas, self.tally
-        if payload == DONE:
+        if len(payload) < 16 and payload.strip().upper() == DONE:
             self.is_done = True
             template.forget()
             for last in deltas.release():

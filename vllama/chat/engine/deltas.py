@@ -110,11 +110,13 @@ class _Call:
             return read_twice(text)
         return msgspec.json.encode({"input": read_input(text)}).decode() if is_over else text
 
-    def add(self, text: str) -> None:
-        """Follow the brackets of a piece of arguments."""
-        text, self._rest = self._rest + text, ""
+    def add(self, text: str) -> int | None:
+        """Follow the brackets of a piece of arguments; return where their last one is."""
+        before, self._rest = self._rest, ""
+        text = before + text
         self.has_arguments |= bool(text.strip())
-        for mark in _MARKS.findall(text):
+        for found in _MARKS.finditer(text):
+            mark = found[0]
             if mark == "\\":
                 self._rest = mark
             elif mark == '"':
@@ -122,6 +124,9 @@ class _Call:
             elif len(mark) == 1 and not self._is_quoted:
                 self._depth += 1 if mark in "{[" else -1
                 self._is_closed = True
+                if not self._depth and self.held is None:
+                    return found.end() - len(before)
+        return None
 
 
 class Deltas:
@@ -160,6 +165,8 @@ class Deltas:
                 event.changed |= reason != choice.finish_reason
                 choice.finish_reason = reason
             delta = choice.delta or Delta()
+            if choice.delta is None and choice.text is None:
+                choice.delta, event.changed = delta, True
             named = delta.reasoning or delta.reasoning_content
             if (delta.reasoning_details or delta.thought) and not named:
                 delta.reasoning, event.changed = delta.thinking, True
@@ -248,7 +255,11 @@ class Deltas:
             text = function.arguments or ""
             if not isinstance(text, str):
                 text = msgspec.json.encode(text).decode() if encodable(text) else ""
-            text = "" if text in ("null", "{}") else text  # as some begin; `{}` comes at the end
+            # as some begin; `{}` comes at the end
+            text = "" if text == "null" else text.removeprefix("{}")
+            if not (calls or piece.id or function.name or text):
+                event.changed = True
+                continue  # says nothing of any call
             self._join_name(piece, function, calls)
             call = _find_call(piece, function.name, text, calls, touched)
             touched.add(call)
@@ -272,8 +283,10 @@ class Deltas:
                     call.held = []  # all so far once more, perhaps
                 else:
                     call.first = ""
-            call.add(text)
-            if call.held is not None:
+            end = call.add(text)
+            if call.held is None:
+                function.arguments = text[:end]
+            else:
                 call.held.append(text)
                 self._size += len(text)
                 function.arguments = ""

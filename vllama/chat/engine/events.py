@@ -17,7 +17,7 @@ import msgspec
 from vllama.base.errors import EngineCrashed, UpstreamError
 from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float, write_well_formed
 from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_left_out
-from vllama.chat.engine.refusals import clean_engine_error
+from vllama.chat.engine.refusals import clean_engine_error, find_words
 
 BROKEN_EVENT = "the engine sent an event that is not valid JSON"
 
@@ -185,7 +185,8 @@ def _decode_odd(payload: bytes, torn: bool = False) -> tuple[bytes, Chunk]:
         payload = write_well_formed(value).encode() if torn else msgspec.json.encode(value)
         return msgspec.json.encode(_decode_any(payload)), msgspec.convert(value, Chunk)
     except (ValueError, OverflowError, RecursionError):
-        raise UpstreamError(BROKEN_EVENT) from None
+        text = payload[:500].decode(errors="replace")
+        raise UpstreamError(f"{BROKEN_EVENT}: {clean_text(text)}") from None
 
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
@@ -296,22 +297,11 @@ def check_error(chunk: Chunk, payload: bytes) -> None:
             code = int(code) if code.isdecimal() else STATUSES.get(code)
         if isinstance(code, int) and (400 <= code < 500 or code in (501, 503, 529)):
             raise clean_engine_error(code, payload)
-    raise UpstreamError(_error_text(told if error is None else error))
+    text = clean_text(find_words(told if error is None else error))
+    raise UpstreamError(text or "the engine reported an error without a message")
 
 
 def check_finish(reason: str) -> None:
     """Raise EngineCrashed when an engine says that it gave up (vLLM does so on SIGTERM)."""
     if reason in ("abort", "error"):
         raise EngineCrashed("the engine ended the answer before it was complete")
-
-
-def _error_text(error: object) -> str:
-    match error:
-        case {"message": str(text)} if text:
-            return clean_text(text)
-        case str() if error:
-            return clean_text(error)
-        case [first, *_]:
-            return _error_text(first)
-        case _:
-            return "the engine reported an error without a message"

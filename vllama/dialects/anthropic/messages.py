@@ -9,18 +9,12 @@ See docs/reference/ollama-api.md#messages.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any
 
-from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
-
-
-def refuse(where: str, problem: str) -> NoReturn:
-    """Raise BadRequest in Anthropic's words."""
-    raise BadRequest(f"{where}: {problem}")
 
 
 def system_messages(value: object) -> list[dict[str, Any]]:
@@ -66,7 +60,8 @@ def _blocks(where: str, value: object) -> list[tuple[str, Mapping[str, Any]]]:
         return [(where, {"type": "text", "text": text})]
     return [
         (f"{where}.{number}", block)
-        for number, block in enumerate(value)
+        for number, given in enumerate(value)
+        for block in [{"type": "text", "text": given} if isinstance(given, str) else given]
         if isinstance(block, Mapping) and isinstance(block.get("type"), str)
     ]
 

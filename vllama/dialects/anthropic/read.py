@@ -17,7 +17,6 @@ from vllama.base.errors import BadRequest
 from vllama.chat.bodies import find_error
 from vllama.dialects.anthropic.messages import (
     chat_messages,
-    refuse,
     system_messages,
 )
 from vllama.dialects.anthropic.request_types import MessagesBody
@@ -132,7 +131,7 @@ def put_tools(
 def _choice(value: Mapping[str, Any] | None) -> tuple[str, str, bool | None]:
     given = {"type": "auto"} if value is None else value
     if (choice := _CHOICES.get(given.get("type") or "")) is None:
-        refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")
+        raise BadRequest("tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'")
     name = (given.get("name") or "") if choice == "named" else ""
     return choice, name, False if given.get("disable_parallel_tool_use") else None
 
@@ -151,5 +150,5 @@ def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
             named = {"name": "response", "schema": schema}
             chat["response_format"] = {"type": "json_schema", "json_schema": named}
         case dict() as wanted if wanted:
-            refuse("output_config.format", "Input should be a json_schema with a schema")
+            raise BadRequest("output_config.format: Input should be a json_schema with a schema")
     return off or thinking.get("display") == "omitted"

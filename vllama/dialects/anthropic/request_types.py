@@ -43,7 +43,7 @@ class AnthropicMessage(Struct):
     """A turn of the conversation."""
 
     content: Annotated[
-        str | list[ContentBlock | None] | ContentBlock | None, says("a text, or blocks")
+        str | list[ContentBlock | str | None] | ContentBlock | None, says("a text, or blocks")
     ] = None
     role: Annotated[str | None, says("`user` or `assistant`")] = None
 

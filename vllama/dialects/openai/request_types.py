@@ -68,7 +68,7 @@ class OpenAICalledFunction(Struct):
 
     name: Annotated[str | None, says(required=True)] = None
     arguments: Annotated[
-        str | dict[str, Any] | None, says("an object, as JSON in a text, or as it is")
+        Any, says("an object, as JSON in a text, or as it is", anyOf=[TEXT, {"type": "object"}])
     ] = None
 
 
