@@ -336,7 +336,9 @@ def _part(part: Any) -> dict[str, Any]:
         case {"type": "input_audio"}:
             return _audio(part.get("input_audio"))
         case {"type": "file" | "input_file" | "document"}:
-            raise BadRequest("file inputs are not currently supported")
+            raise BadRequest(
+                "file inputs are not currently supported", hint="send the text of documents"
+            )
     kind = part.get("type") if isinstance(part, Mapping) else part
     raise BadRequest("invalid message format", hint=f"cannot read the part {str(kind)[:80]!r}")
 
