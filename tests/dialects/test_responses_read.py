@@ -166,6 +166,12 @@ def test_history_of_tools() -> None:
     assert got[6] == {"role": "tool", "tool_call_id": "c3", "content": ""}
 
 
+LEFT_OUT = (
+    "[left out: image URLs are not currently supported, please use base64 encoded data instead]\n"
+    "[left out: invalid image input]\n[left out: file inputs are not currently supported]"
+)
+
+
 @pytest.mark.parametrize(
     ("items", "calls", "results", "passed_over"),
     [
@@ -196,8 +202,10 @@ def test_history_of_tools() -> None:
           {"type": "function_call_output", "call_id": "a", "output": "b"}],
          [("a", "f", {})], [("a", "b")], ["messages[0].content[0] input_file"]),
         ([{"type": "function_call_output", "call_id": "a", "output": [
-            {"type": "input_image", "image_url": "https://x/y.png"}, {"type": "input_file"}]}],
-         [], [("a", "[left out: image_url]\n[left out: input_file]")], []),
+            {"type": "input_image", "image_url": "https://x/y.png"},
+            {"type": "input_image", "image_url": "data:image/png;base64,A!="},
+            {"type": "input_file"}]}],
+         [], [("a", LEFT_OUT)], []),
         ([{"role": "assistant", "content": {"type": "output_text", "text": "a"}}, None],
          [], [], []),
     ],

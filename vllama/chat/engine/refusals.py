@@ -120,7 +120,7 @@ def _read(body: bytes) -> tuple[str, str, str, str | None]:
 
 
 def find_words(error: object, depth: int = 8) -> str:
-    """Return what an error of any form says; "" if it says nothing."""
+    """Return the words of an error in any form, or an empty string."""
     match error:
         case str():
             return error

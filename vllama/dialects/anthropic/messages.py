@@ -11,7 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
+from vllama.dialects.openai.read import read_part
 
 # changes with every request and would spoil the engine's prefix cache; it instructs nobody
 _BILLING = "x-anthropic-billing-header:"
@@ -134,14 +136,16 @@ def split_result(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]
 
     What cannot be read is named in the text: a result must not end a conversation.
     """
-    media = [
-        part
-        for part in parts
-        if part["type"] == "input_audio"
-        or (part["type"] == "image_url" and str(part["image_url"]["url"]).startswith("data:"))
-    ]
-    rest = [part for part in parts if part not in media]
-    return "\n".join(x.get("text", f"[left out: {x['type']}]") for x in rest), media
+    texts, media = list[str](), list[dict[str, Any]]()
+    for part in parts:
+        try:
+            if part["type"] == "text":
+                texts.append(part["text"])
+            else:
+                media.append(read_part(part))
+        except BadRequest as error:
+            texts.append(f"[left out: {error.message}]")
+    return "\n".join(texts), media
 
 
 def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:

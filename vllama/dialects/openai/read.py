@@ -281,7 +281,7 @@ def _parts(
                 said = [x["text"] for x in inner if isinstance(x, Mapping) and x.get("text")]
                 thoughts[:] = [*thoughts, "".join(map(str, said))]
             else:
-                yield _part(part)
+                yield read_part(part)
         except BadRequest:
             if passed_over is None:
                 raise
@@ -323,7 +323,7 @@ def _tool_calls(
     return tuple(out)
 
 
-def _part(part: Any) -> dict[str, Any]:
+def read_part(part: Any) -> dict[str, Any]:
     """Return a part as OpenAI spells it. Raises BadRequest."""
     match part:
         case str():
