@@ -124,6 +124,9 @@ CALLS = {
     "pieces alike that are none": (
         [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":', '"}{"}}')],
         [("f", {"city": {"city": "}{"}})]),
+    "blanks within": ([calls(call(0, "a", "f", part))
+                       for part in ('{"city":', "{}", ',"x":', "null", "}")],
+                      [("f", {"city": {}, "x": None})]),
     "text after the object": (
         [calls(call(0, "a", "f", "")), calls(call(0, args='{"city":"O')),
          calls(call(0, args='slo"}\n</tool_call>')), calls(call(0, args="</tool_call>"))], ONE),
@@ -312,7 +315,8 @@ TEXTS = {
     "a byte order mark": [b"\xef\xbb\xbf" + frame(chunk({"reasoning": "hm"}))[0],
                           chunk({"content": "Hello"})],
     "no deltas": [chunk(None), chunk({"reasoning": "hm", "content": "Hello"}), chunk(None, "stop"),
-                  {"choices": [], "usage": USAGE},                  b"data:  [done] \n\n", chunk({"content": "!"})],
+                  {"choices": [], "usage": USAGE},
+                  b"data:  [done] \n\n", chunk({"content": "!"})],
     "a delta that is text": [chunk({"reasoning": "hm"}), chunk("Hello")],
     "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
 }  # fmt: skip

@@ -47,6 +47,7 @@ _REASONS: dict[str, str | None] = {
 }  # fmt: skip
 """OpenAI's names for the ends that engines report; every other one is a `stop`."""
 NO_TOOLS: Mapping[str, bool] = {}
+_BLANK = re.compile(r"(null|\{\})(?=\{|$)")  # as some begin; `{}` comes at the end
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 _INPUT, _INPUT_PIECES = re.compile(r'\s*+\{\s*+"input"\s*+:'), 100  # white space, if one by one
 
@@ -110,8 +111,29 @@ class _Call:
             return read_twice(text)
         return msgspec.json.encode({"input": read_input(text)}).decode() if is_over else text
 
-    def add(self, text: str) -> int | None:
-        """Follow the brackets of a piece of arguments; return where their last one is."""
+    def take(self, text: str) -> str:
+        """Take a piece of arguments; return what of it can be given by now."""
+        if not self.has_arguments and (blank := _BLANK.match(text)):
+            text = text[blank.end() :]
+        if self.is_whole and not (self.first and self.held):
+            return ""  # nothing can follow an object; some engines give it with every piece
+        if self.held is None and text:
+            if not self.has_arguments and text.lstrip().startswith('"'):
+                self.held = []  # JSON in JSON, perhaps
+            elif not self.has_arguments:
+                self.first = text
+            elif self.first and text.startswith(self.first):
+                self.held = []  # all so far once more, perhaps
+            else:
+                self.first = ""
+        end = self._follow(text)
+        if self.held is None:
+            return text[:end]
+        self.held.append(text)
+        return ""
+
+    def _follow(self, text: str) -> int | None:
+        """Follow the brackets of a piece of arguments; return where the last one closes."""
         before, self._rest = self._rest, ""
         text = before + text
         self.has_arguments |= bool(text.strip())
@@ -255,13 +277,12 @@ class Deltas:
             text = function.arguments or ""
             if not isinstance(text, str):
                 text = msgspec.json.encode(text).decode() if encodable(text) else ""
-            # as some begin; `{}` comes at the end
-            text = "" if text == "null" else text.removeprefix("{}")
             if not (calls or piece.id or function.name or text):
                 event.changed = True
                 continue  # says nothing of any call
             self._join_name(piece, function, calls)
-            call = _find_call(piece, function.name, text, calls, touched)
+            said = "" if _BLANK.fullmatch(text) else text
+            call = _find_call(piece, function.name, said, calls, touched)
             touched.add(call)
             call.name = call.name or function.name or ""
             for waiting in calls[-2:-1]:  # what follows is another call
@@ -271,25 +292,8 @@ class Deltas:
                 event.changed = True
                 continue
             self._begin(call, piece)
-            # nothing can follow an object; some engines give it with every piece
-            is_over = call.is_whole and not (call.first and call.held)
-            function.arguments = text = "" if is_over else text
-            if call.held is None and text:
-                if not call.has_arguments and text.lstrip().startswith('"'):
-                    call.held = []  # JSON in JSON, perhaps
-                elif not call.has_arguments:
-                    call.first = text
-                elif call.first and text.startswith(call.first):
-                    call.held = []  # all so far once more, perhaps
-                else:
-                    call.first = ""
-            end = call.add(text)
-            if call.held is None:
-                function.arguments = text[:end]
-            else:
-                call.held.append(text)
-                self._size += len(text)
-                function.arguments = ""
+            function.arguments = call.take(text)
+            self._size += len(text) - len(function.arguments)  # what is held
             if self._size > MAX_TEXT:
                 raise UpstreamError(TOO_LONG)
             after = (piece.index, piece.id, piece.type, function.name, function.arguments)
@@ -316,7 +320,7 @@ class Deltas:
         piece.id = piece.type = function.name = None
         if call.name and not call.has_begun:
             call.has_begun, call.is_custom = True, self._tools.get(call.name, False)
-            call.held = [] if call.is_custom else None
+            call.held = [] if call.is_custom else call.held
             piece.id, piece.type, function.name = call.id or make_call_id(), "function", call.name
         return piece
 
