@@ -139,7 +139,7 @@ def split_result(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]
     texts, media = list[str](), list[dict[str, Any]]()
     for part in parts:
         try:
-            if part["type"] == "text":
+            if "text" in part:
                 texts.append(part["text"])
             else:
                 media.append(read_part(part))
@@ -150,7 +150,7 @@ def split_result(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]
 
 def join_blocks(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]]:
     """Return OpenAI's parts, as one string if all of them are text."""
-    if all(part["type"] == "text" for part in parts):
+    if all("text" in part for part in parts):
         return "\n".join(part["text"] for part in parts)
     return parts
 
