@@ -231,7 +231,7 @@ def test_items_of_other_servers_are_carried_or_named(items, calls, results, pass
         ({"type": "input_file", "file_id": "x"}, "file inputs are not currently supported"),
         ({"type": "smell"}, "invalid message format"),
         ({"type": "input_text", "text": 5}, "invalid message format"),
-        ({"type": "text", "text": {}}, "invalid message format"),
+        ({"type": "text", "text": {"x": 1}}, "invalid message format"),
         (5, "invalid message format"),
         ({"role": "x"}, "invalid message format"),
         ({"type": "input_image", "image_url": "https://x/y"}, "image URLs are not currently"),
