@@ -428,6 +428,20 @@ def test_capabilities(traits: Traits, fields: dict[str, Any], text: str) -> None
     assert caught.value.message == text
 
 
+def test_media_of_earlier_turns_are_left_out_for_a_model_that_takes_none() -> None:
+    see = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    hear = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    turn = {"role": "user", "content": [{"type": "text", "text": "see"}, see, hear]}
+    messages = [turn, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    for traits, kept in ((LCP, []), (VLLM, [see])):
+        sent, prepared = adapt_chat({"messages": messages}, traits)
+        content = sent["messages"][0]["content"]
+        assert content in ("see", [{"type": "text", "text": "see"}, *kept])
+        assert prepared.ignored == ("messages[0] media",)
+        with pytest.raises(CapabilityMissing):
+            adapt_chat({"messages": messages[:1]}, traits)
+
+
 @pytest.mark.parametrize(
     ("url", "text"),
     [

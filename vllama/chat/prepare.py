@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import decode_value
 from vllama.chat.conversation import (
+    drop_past_media,
     fold_roles,
     has_tools,
     is_continued,
@@ -324,17 +325,18 @@ def prepare_chat(
     wanted, left_out = make_response_format(asked.response_format, traits)
     # nobody knows what an unknown server's grammar holds, and whether it has one
     given = asked.response_format or {}
+    messages, dropped = drop_past_media(asked.messages, traits)
     unsure = traits.schema_compiler is None and given.get("type") == "json_schema"
     chat = PreparedChat(
         model=asked.model,
-        messages=asked.messages,
+        messages=messages,
         customs=asked.customs,
         response_format=wanted,
         logprobs=asked.logprobs,
         top_logprobs=asked.top_logprobs,
         n=n,
         extra=extra,
-        ignored=(*ignored, *left_out),
+        ignored=(*ignored, *left_out, *dropped),
         half_held={"": ("schema", (given.get("json_schema") or given)["schema"])}
         if left_out or unsure
         else {},

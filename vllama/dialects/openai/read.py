@@ -17,6 +17,7 @@ from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import Body, decode_object, encode_json, find_error
+from vllama.chat.conversation import find_last_turn
 from vllama.chat.engine.request_fields import check_code, check_nested, find_customs, take_tools
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
@@ -208,10 +209,8 @@ _ASKING = ("user", "system", "developer", "")
 
 
 def _messages(given: Sequence[Mapping[str, Any] | None], passed_over: list[str]) -> list[Message]:
-    """Read the turns. The user's last one is asked; an answer that is begun may follow it."""
     roles = [((item or {}).get("role") or "").lower() for item in given]
-    marks = "".join("a" if role == "assistant" else "u" for role in roles)
-    last_turn = len(marks.rstrip("a").rstrip("u"))
+    last_turn = find_last_turn(roles)
     passed_over += [f"messages[{number}]" for number, item in enumerate(given) if item is None]
     messages = [
         _message(f"messages[{number}]", roles[number], item, passed_over, number >= last_turn)
