@@ -38,7 +38,7 @@ def find_last_turn(roles: Sequence[str]) -> int:
 
 def drop_past_media(
     messages: Sequence[Message], traits: Traits
-) -> tuple[Sequence[Message], list[str]]:
+) -> tuple[tuple[Message, ...], list[str]]:
     """Return the messages without media that the model does not take, and the places of those.
 
     Those of the user's last turn stay, to be refused: it is asked about them.
@@ -50,7 +50,7 @@ def drop_past_media(
         if len(parts) < len(kept[number].parts):
             kept[number] = replace(kept[number], parts=parts)
             named.append(f"messages[{number}] media")
-    return kept, named
+    return tuple(kept), named
 
 
 def join_messages(turn: Sequence[Message], separator: str = "\n\n") -> Message:

@@ -316,7 +316,8 @@ def prepare_chat(
     is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
     Modelfile's template. `thinks`: the model can. Raises BadRequest, CapabilityMissing.
     """
-    asked = take_schema(asked, traits)
+    messages, dropped = drop_past_media(asked.messages, traits)
+    asked = take_schema(replace(asked, messages=messages), traits)
     known = {*traits.passed_fields, *traits.refused_fields} - find_schema_fields(asked, traits)
     extra, ignored = pass_fields(asked.extra, known) if asked.extra else ({}, ())
     ignored = (*asked.passed_over, *ignored)
@@ -325,11 +326,10 @@ def prepare_chat(
     wanted, left_out = make_response_format(asked.response_format, traits)
     # nobody knows what an unknown server's grammar holds, and whether it has one
     given = asked.response_format or {}
-    messages, dropped = drop_past_media(asked.messages, traits)
     unsure = traits.schema_compiler is None and given.get("type") == "json_schema"
     chat = PreparedChat(
         model=asked.model,
-        messages=messages,
+        messages=asked.messages,
         customs=asked.customs,
         response_format=wanted,
         logprobs=asked.logprobs,
