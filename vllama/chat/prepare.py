@@ -316,8 +316,8 @@ def prepare_chat(
     is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
     Modelfile's template. `thinks`: the model can. Raises BadRequest, CapabilityMissing.
     """
-    messages, dropped = drop_past_media(asked.messages, traits)
-    asked = take_schema(replace(asked, messages=messages), traits)
+    told, dropped = drop_past_media(asked.messages, traits)
+    asked = take_schema(replace(asked, messages=told), traits)
     known = {*traits.passed_fields, *traits.refused_fields} - find_schema_fields(asked, traits)
     extra, ignored = pass_fields(asked.extra, known) if asked.extra else ({}, ())
     ignored = (*asked.passed_over, *ignored)
