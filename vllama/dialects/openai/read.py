@@ -338,8 +338,7 @@ def read_part(part: Any) -> dict[str, Any]:
             raise BadRequest(
                 "file inputs are not currently supported", hint="send the text of documents"
             )
-    kind = part.get("type") if isinstance(part, Mapping) else part
-    raise BadRequest("invalid message format", hint=f"cannot read the part {str(kind)[:80]!r}")
+    raise BadRequest("invalid message format")
 
 
 def _image(value: object) -> dict[str, Any]:

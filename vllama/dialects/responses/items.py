@@ -167,7 +167,7 @@ def _reasoning(item: Mapping[str, Any]) -> str:
     return "\n".join(out)
 
 
-_CIPHER = re.compile(r"[\w+/=-]{64,}", re.ASCII)  # of another server, which nobody can read
+_CIPHER = re.compile(r"[\w+/=-]{64,}+", re.ASCII)  # of another server, which nobody can read
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text")
 _OF_ITEMS = ("type", "id", "call_id", "status", "name", "namespace")
 
