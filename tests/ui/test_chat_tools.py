@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.routes.test_families import TOOL
 from tests.server_process import Server
 from tests.ui.mcp_server import SCRIPT, McpServer
 from tests.ui.test_accessibility import check
@@ -140,6 +141,49 @@ def test_a_tool_is_switched_off_and_what_is_not_there_is_said(chat):
     chat.reload()
     expect(switches.get_by_label("script")).to_have_count(0)  # the drawer is closed
     expect(open_settings(chat).get_by_label("script")).not_to_be_checked()
+    chat.get_by_role("link", name="New conversation").click()
+    expect(switches.get_by_label("script")).to_be_checked()  # of another conversation
+    chat.get_by_role("link", name="hello").click()
+    expect(switches.get_by_label("script")).not_to_be_checked()
+
+
+def test_the_user_enters_the_results_of_no_other_tools_than_his_own(chat, tools):
+    settings = open_settings(chat)
+    settings.get_by_label("Tools (JSON)").fill(json.dumps([TOOL]))
+    chat.get_by_role("button", name="Close the settings").click()
+    say(chat, "call weather script fails")
+    answer = chat.get_by_role("article").nth(1)
+    permission(answer, "script").get_by_role("button", name="Allow once").click()
+    permission(answer, "fails").get_by_role("button", name="Allow once").click()
+    expect(answer.get_by_text("Result of fails")).to_be_visible()
+    assert tools.calls == ["script", "fails"]
+    chat.reload()
+    fields = answer.locator("form").get_by_role("textbox")
+    expect(fields).to_have_count(1)
+    expect(answer.get_by_role("button", name="Call the tools")).to_have_count(0)
+    answer.get_by_label("Result of weather").fill("It rains.")
+    with chat.expect_request("**/api/chat") as request:
+        answer.get_by_role("button", name="Send the results").click()
+    results = request.value.post_data_json["messages"][2:]
+    assert [one["tool_name"] for one in results] == ["script", "fails", "weather"]
+    expect(answer).to_contain_text("I read 9 letters: It rains.")
+    expect(fields).to_have_count(0)
+
+
+def test_a_message_waits_for_no_server_that_hangs(server, tools, open_page):
+    tools.hangs = True
+    tools.released.clear()
+    page = open_page(server, "settings", also=(tools.server_port,))
+    add_server(page, f"{tools.url}/mcp")
+    page.goto(f"{server.url}/ui/#/chat?model=agent")
+    say(page, "hello")
+    expect(page.get_by_role("article").last).to_contain_text("Offered: .")
+    expect(page.get_by_text("“Test”: it has not answered in time")).to_be_visible()
+    tools.hangs = False
+    tools.released.set()
+    expect(open_settings(page).get_by_label("script")).to_be_checked()
+    say(page, "hello again")
+    expect(page.get_by_role("article").last).to_contain_text("Offered: slow fails script long.")
 
 
 def test_a_reload_asks_again_and_a_lost_session_is_renewed(chat, tools):

@@ -273,6 +273,8 @@ interface ChatValues {
   system: string;
   think: string;
   tools: string;
+  /** Tools of MCP servers that are switched off: "server: tool". */
+  off?: string[];
   options?: ChatOptions;
 }
 interface Preset extends ChatValues {
@@ -421,8 +423,6 @@ interface McpServer {
   name: string;
   url: string;
   token: string;
-  /** Names of tools that are switched off. */
-  off: string[];
 }
 interface McpTool {
   name: string;
@@ -431,7 +431,6 @@ interface McpTool {
 }
 interface McpConnection {
   server: McpServer;
-  at: number;
   session: string;
   version: string;
   tools: McpTool[];

@@ -14,7 +14,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
 import { answerTools, callTools, continueAnswer, isWriting, regenerate, session, showAnswer, stop } from "./session.js";
-import { areAutomatic, pending } from "./tools.js";
+import { listAutomatic, listOpen, pending } from "./tools.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
@@ -31,7 +31,7 @@ export function answerTemplate(answer, { versions, isLast, edit }) {
   const { id, model, messages, state, error } = answer;
   const writing = isWriting(id);
   const last = messages.at(-1);
-  const calls = isLast && !writing && last?.role === "assistant" ? (last.tool_calls ?? []) : [];
+  const calls = isLast && !writing ? listOpen(messages) : [];
   return html`<article class="message assistant" aria-busy=${writing !== ""} aria-label="Response of ${model}">
     <h2>${model}</h2>
     ${messages.map((message) =>
@@ -174,7 +174,7 @@ function resultForm(calls, id) {
       </label>`,
     )}
     <button class="primary">Send the results</button>
-    ${areAutomatic(calls, session.conversation.tools) ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
+    ${listAutomatic(calls, session.conversation.tools).length ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
   </form>`;
 }
 

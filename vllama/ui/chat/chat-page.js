@@ -15,6 +15,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
 import { greeting, suggestions } from "./empty-chat.js";
+import { connectAll } from "./mcp.js";
 import { beginConversation, change, isWriting, openConversation, say, session, stop } from "./session.js";
 
 const NEAR_END_PX = 60;
@@ -42,6 +43,7 @@ class ChatPage extends View {
 
   enter() {
     this.openAddress();
+    connectAll(); // a message waits for no server that has had time
     const { signal } = this.leaving;
     addEventListener("hashchange", () => this.openAddress().then(() => this.goOn()), { signal });
     addEventListener("keydown", (event) => this.press(/** @type {FieldEvent} */ (event)), { signal });
