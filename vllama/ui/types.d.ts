@@ -67,6 +67,7 @@ type Answer<Path extends string> =
   : Path extends "api/show" ? Schemas["ShownModel"]
   : Path extends "api/config" ? Settings
   : Path extends "api/logs" ? Schemas["Logs"]
+  : Path extends "api/samples" ? Schemas["Day"]
   : Path extends "api/streams" ? Schemas["Streams"]
   : Path extends "api/nodes" ? Schemas["NodeRows"]
   : Path extends "api/keys" ? Schemas["Keys"]
@@ -239,6 +240,7 @@ interface ListElement extends HTMLElement {
 }
 interface ChartElement extends HTMLElement {
   series: string[];
+  range: number;
   plot: Plot | null;
   show(data: [number[], ...Values[]], marks: Mark[]): void;
 }

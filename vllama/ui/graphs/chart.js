@@ -2,7 +2,6 @@
 
 import { clock } from "../format.js";
 
-const HOUR_S = 3600;
 const SHORTEST_S = 300;
 const HEIGHT = 170;
 const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
@@ -17,6 +16,7 @@ class TimeChart extends HTMLElement {
   /** @type {string[]} */ series = [];
   /** @type {Format} */ format = String;
   dots = false;
+  range = 0; // seconds
   /** @type {number[] | undefined} */ steps = undefined;
   /** @type {Mark[]} */ marks = [];
 
@@ -76,7 +76,7 @@ class TimeChart extends HTMLElement {
         ...this.size(),
         cursor: { y: false, drag: { x: false } },
         legend: { live: true },
-        scales: { x: { range: () => listRange(this.data?.[0] ?? []) }, y: { range: fromZero } },
+        scales: { x: { range: () => listRange(this.data?.[0] ?? [], this.range) }, y: { range: fromZero } },
         axes: [
           { ...axis, size: 28, values: (_, values) => values.map(hoursAndMinutes) },
           { ...axis, size: 64, incrs: this.steps, values: (_, values) => values.map(this.format) },
@@ -121,11 +121,11 @@ class TimeChart extends HTMLElement {
   }
 }
 
-/** Return what the time axis shows: the last hour, or less as long as less is known. @param {number[]} times @returns {[number, number]} */
-function listRange(times) {
+/** Return what the time axis shows: the last seconds, or less as long as less is known. @param {number[]} times @param {number} most @returns {[number, number]} */
+function listRange(times, most) {
   const now = Date.now() / 1000;
   const known = Math.max(now - (times[0] ?? now), SHORTEST_S);
-  return [now - Math.min(known, HOUR_S), now];
+  return [now - Math.min(known, most), now];
 }
 
 /** @param {number} time */
