@@ -81,6 +81,27 @@ def test_a_tool_is_called_once_it_is_allowed_and_its_result_is_text(chat, tools)
     assert tools.calls == ["script"]
 
 
+def test_a_call_is_allowed_with_the_keyboard_alone(chat, tools):
+    chat.keyboard.press("Control+Shift+O")
+    expect(chat.get_by_role("textbox", name="Message")).to_be_focused()
+    chat.keyboard.type("call script")
+    chat.keyboard.press("Enter")
+    answer = chat.get_by_role("article").nth(1)
+    question = permission(answer, "script")
+    for name in ("Deny", "Always in this conversation", "Allow once"):
+        expect(question).to_be_visible()
+        chat.keyboard.press("Shift+Tab")
+        expect(question.get_by_role("button", name=name)).to_be_focused()
+    chat.keyboard.press("Enter")
+    expect(answer).to_contain_text(f"I read {len(SCRIPT)} letters")
+    expect(chat.get_by_role("region", name="Messages")).to_be_focused()
+    chat.keyboard.press("Control+K")
+    expect(chat.get_by_role("searchbox", name="Search conversations")).to_be_focused()
+    chat.keyboard.type("call")
+    chat.keyboard.press("Tab")
+    expect(chat.get_by_role("link", name="call script")).to_be_focused()
+
+
 def test_always_holds_for_the_conversation_and_the_description(chat, tools):
     say(chat, "call fails")
     last = chat.get_by_role("article").last

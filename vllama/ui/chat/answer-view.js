@@ -75,7 +75,7 @@ function footer(answer, versions, calls, edit) {
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
   return html`<footer>
     ${versionArrows(versions, id, showAnswer, "the answer")}
-    ${messages.some(({ content }) => content)
+    ${messages.some(isSaid)
       ? html`<button class="quiet" aria-label="Copy the response" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
     <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")} ${isCut ? "Regenerate" : nothing}</button>
@@ -147,16 +147,24 @@ function toolQuestion(id) {
   if (!asked) return nothing;
   const { name, server, tool, decide } = asked;
   if (!decide) return html`<p class="muted waiting">Calling ${name} …</p>`;
+  /** @param {FieldEvent} event @param {string} decision */
+  const answer = ({ currentTarget }, decision) => {
+    stayNear(currentTarget);
+    decide(decision);
+  };
   return html`<div class="ask-tool" role="group" aria-label="Permission to call ${name}">
     <p role="alert">Allow ${server.name} to run <code>${tool.name}</code> with these arguments?</p>
     <p class="muted" dir="auto">${tool.description}</p>
     <div class="row">
-      <button class="primary" @click=${() => decide("once")}>Allow once</button>
-      <button @click=${() => decide("always")}>Always in this conversation</button>
-      <button @click=${() => decide("deny")}>Deny</button>
+      <button class="primary" @click=${(event) => answer(event, "once")}>Allow once</button>
+      <button @click=${(event) => answer(event, "always")}>Always in this conversation</button>
+      <button @click=${(event) => answer(event, "deny")}>Deny</button>
     </div>
   </div>`;
 }
+
+/** Keep the focus in the conversation when what has it goes. @param {HTMLElement} element */
+const stayNear = (element) => /** @type {HTMLElement | null} */ (element.closest(".messages"))?.focus();
 
 /** Ask the user for the results of tool calls, or for leave to call those of MCP servers. @param {ToolCall[]} calls @param {string} id */
 function resultForm(calls, id) {
@@ -164,6 +172,7 @@ function resultForm(calls, id) {
   const submit = (event) => {
     event.preventDefault();
     const contents = new FormData(event.target).getAll("result");
+    stayNear(event.target);
     const results = calls.map((call, index) => ({ name: call.function.name, content: String(contents[index]) }));
     attempt(answerTools(id, results));
   };
@@ -197,9 +206,12 @@ async function useOther({ id, model }) {
   if (name) await regenerate(id, name);
 }
 
+/** @param {Message} message */
+const isSaid = ({ role, content }) => role === "assistant" && content !== "";
+
 /** @param {Message[]} messages */
 async function copy(messages) {
-  await copyText(messages.map((message) => message.content).filter(Boolean).join("\n\n"));
+  await copyText(messages.filter(isSaid).map((message) => message.content).join("\n\n"));
   showSuccess("Response copied.");
 }
 

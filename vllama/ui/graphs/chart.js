@@ -87,6 +87,7 @@ class TimeChart extends HTMLElement {
             label,
             stroke: color(STROKES[index]),
             width: 1.5,
+            fill: this.dots || index ? undefined : `${color(STROKES[index])}22`,
             dash: index === 2 ? [4, 3] : undefined, // colors are not the only difference
             spanGaps: false,
             points: { show: this.dots, size: 5, fill: color(STROKES[index]) },
