@@ -147,18 +147,14 @@ function toolQuestion(id) {
   if (!asked) return nothing;
   const { name, server, tool, decide } = asked;
   if (!decide) return html`<p class="muted waiting">Calling ${name} …</p>`;
-  /** @param {FieldEvent} event @param {string} decision */
-  const answer = ({ currentTarget }, decision) => {
-    stayNear(currentTarget);
-    decide(decision);
-  };
+  /** @param {string} decision @param {string} words */
+  const button = (decision, words) => html`<button class=${decision === "once" ? "primary" : ""}
+    @click=${(event) => (stayNear(event.currentTarget), decide(decision))}>${words}</button>`;
   return html`<div class="ask-tool" role="group" aria-label="Permission to call ${name}">
     <p role="alert">Allow ${server.name} to run <code>${tool.name}</code> with these arguments?</p>
     <p class="muted" dir="auto">${tool.description}</p>
     <div class="row">
-      <button class="primary" @click=${(event) => answer(event, "once")}>Allow once</button>
-      <button @click=${(event) => answer(event, "always")}>Always in this conversation</button>
-      <button @click=${(event) => answer(event, "deny")}>Deny</button>
+      ${button("once", "Allow once")} ${button("always", "Always in this conversation")} ${button("deny", "Deny")}
     </div>
   </div>`;
 }

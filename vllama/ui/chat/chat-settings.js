@@ -38,7 +38,6 @@ class ChatSettings extends View {
   /** @type {McpState[]} */ servers = [];
   /** @type {Record<string, string>} */ defaults = {}; // of the model: option → text
   asked = "";
-  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
 
   enter() {
     this.listen("presets", () => this.readPresets());
@@ -169,11 +168,6 @@ class ChatSettings extends View {
     this.naming = naming;
     this.update();
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(naming ? "[name=name]" : "select"))?.focus();
-  }
-
-  rendered() {
-    this.afterwards?.();
-    this.afterwards = null;
   }
 
   /** @param {FormEvent} event */

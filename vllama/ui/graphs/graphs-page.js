@@ -25,25 +25,22 @@ class GraphsPage extends View {
   /** @type {Chart[]} */ charts = [];
   /** @type {Pick<State, "samples" | "marks">} */ day = { samples: [], marks: [] }; // by the minute
   range = HOUR_S;
-  hasDay = false;
 
   enter() {
-    this.every(REFRESH_MS, () => this.hasDay && this.readDay());
+    this.every(REFRESH_MS, () => this.choose(this.range));
   }
 
   /** @param {number} range */
   choose(range) {
     this.range = range;
     this.update();
-    if (range > HOUR_S && !this.hasDay) this.readDay();
+    if (range > HOUR_S) this.readDay();
   }
 
   async readDay() {
-    this.hasDay = true;
     try {
       this.day = await ask("api/samples");
     } catch (error) {
-      this.hasDay = false;
       showError(error);
     }
     this.update();
