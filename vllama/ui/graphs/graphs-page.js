@@ -23,6 +23,8 @@ class GraphsPage extends View {
   static topics = ["samples", "marks", "connection"];
 
   /** @type {Chart[]} */ charts = [];
+  /** @type {Sample[]} */ samples = []; // those of the range
+  /** @type {Mark[]} */ marks = [];
   /** @type {Pick<State, "samples" | "marks">} */ day = { samples: [], marks: [] }; // by the minute
   range = HOUR_S;
 
@@ -46,19 +48,13 @@ class GraphsPage extends View {
     this.update();
   }
 
-  /** The samples of the range, and the one before: it holds until the first of them. */
-  get samples() {
+  /** Take what is in the range, and the sample before: it holds until the first of them. */
+  select() {
+    const since = Date.now() / 1000 - this.range;
     const all = this.join(this.day.samples, state.samples);
-    const first = all.findIndex(({ time }) => time > this.since);
-    return all.slice(first < 0 ? -1 : Math.max(0, first - 1));
-  }
-
-  get marks() {
-    return this.join(this.day.marks, state.marks).filter(({ time }) => time > this.since);
-  }
-
-  get since() {
-    return Date.now() / 1000 - this.range;
+    const first = all.findIndex(({ time }) => time > since);
+    this.samples = all.slice(first < 0 ? -1 : Math.max(0, first - 1));
+    this.marks = this.join(this.day.marks, state.marks).filter(({ time }) => time > since);
   }
 
   /** Return the rows of the event stream, for a long range after the older ones of the day. @template {{ time: number }} Row @param {Row[]} day @param {Row[]} live */
@@ -67,8 +63,8 @@ class GraphsPage extends View {
   }
 
   template() {
-    const { samples } = this;
-    this.charts = mayNotRead() ? [] : listCharts(samples);
+    this.select();
+    this.charts = mayNotRead() ? [] : listCharts(this.samples);
     if (mayNotRead()) {
       return html`<h1>Graphs</h1>
         <p class="muted">Only keys with the scope <code>read</code> can see graphs.</p>`;
@@ -80,7 +76,7 @@ class GraphsPage extends View {
           ${RANGES.map(([name, range]) => html`<button aria-pressed=${range === this.range} @click=${() => this.choose(range)}>${name}</button>`)}
         </div>
       </div>
-      ${samples.length
+      ${this.samples.length
         ? nothing
         : html`<p class="muted">No samples yet. The first one appears within a few seconds.</p>`}
       <div class="charts">
