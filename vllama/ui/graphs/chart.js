@@ -4,6 +4,7 @@ import { clock } from "../format.js";
 
 const SHORTEST_S = 300;
 const HEIGHT = 170;
+const TIME_STEPS = [1, 5, 10, 30, 60, 120, 240, 480].map((minutes) => minutes * 60); // labels have minutes
 const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
 
 await loadScript(new URL("../vendor/uplot/uPlot.iife.min.js", import.meta.url)); // sets globalThis.uPlot
@@ -78,7 +79,7 @@ class TimeChart extends HTMLElement {
         legend: { live: true },
         scales: { x: { range: () => listRange(this.data?.[0] ?? [], this.range) }, y: { range: fromZero } },
         axes: [
-          { ...axis, size: 28, values: (_, values) => values.map(hoursAndMinutes) },
+          { ...axis, size: 28, incrs: TIME_STEPS, values: (_, values) => values.map(hoursAndMinutes) },
           { ...axis, size: 64, incrs: this.steps, values: (_, values) => values.map(this.format) },
         ],
         series: [
