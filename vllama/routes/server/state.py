@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -14,11 +15,12 @@ from vllama.accounts.usage.store import COLUMNS, FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden, NotFound
 from vllama.base.meaning import TEXT, make_integer, make_word, says
-from vllama.dialects.events import EndedRow, EventData, RequestRow
+from vllama.dialects.events import EndedRow, EventData, Mark, RequestRow, Sample
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
+from vllama.routes.events.activity import DAY_S
 from vllama.routes.events.hub import TOPICS
 from vllama.routes.recording.running import describe
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
@@ -46,6 +48,13 @@ class EndedRequests(Struct):
 
     requests: Annotated[list[EndedRow], says("the requests, the newest first")]
     more: Annotated[bool, says("whether older ones are kept")]
+
+
+class Day(Struct):
+    """The last 24 hours by the minute."""
+
+    samples: Annotated[list[Sample], says("samples, the oldest first, without repeated ones")]
+    marks: Annotated[list[Mark], says("loads and evictions, the oldest first")]
 
 
 class Streams(Struct):
@@ -94,6 +103,13 @@ async def stream_events(gateway: Gateway, request: Request) -> None:
     finally:
         request.unwatch(subscriber.ended.set)
         gateway.events.unsubscribe(subscriber)
+
+
+async def list_samples(gateway: Gateway, request: Request) -> None:
+    """List the samples of the last 24 hours, one a minute; the event stream has the last hour."""
+    since_s = time.time() - DAY_S
+    samples = gateway.events.history.minutes.list_since(since_s)
+    request.json(200, Day(samples, gateway.scheduler.marks.list_since(since_s)))
 
 
 async def list_requests(gateway: Gateway, request: Request) -> None:
@@ -261,6 +277,7 @@ ROUTES = (
         ),
         stream=Stream(Framing.NAMED_EVENTS, get_args(EventData)),
     ),
+    server_route("GET /api/samples", list_samples, RouteKind.OBSERVES, tells=True, answer=Day),
     _own("GET /api/requests", list_requests, tells=True, answer=RunningRequests),
     server_route(
         f"GET {REQUESTS}ended",
