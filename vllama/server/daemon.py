@@ -200,8 +200,10 @@ class Daemon:
             if gateway.slot_cache is not None:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
-            def use_nodes() -> None:
-                """Use the nodes that the settings name; after a reload, those of then."""
+            helpers.append(keep("models", preloader.keep_listed))
+
+            def use_lists() -> None:
+                """Use the nodes and models that the settings list now."""
                 nodes, config = self._in_use.nodes, self._in_use.config
                 if nodes is None and config.is_head:
                     nodes = self._in_use.nodes = make_nodes(config, gateway.upstreams)
@@ -209,8 +211,10 @@ class Daemon:
                 if nodes is not None:
                     nodes.use(config.nodes)
 
-            use_nodes()
-            self._reloader.on_nodes = use_nodes
+                preloader.listed.set()
+
+            use_lists()
+            self._reloader.on_reload = use_lists
             if self._in_use.config.watch:
                 files = FileWatch(self._list_files)
                 helpers.append(keep("files", partial(files.run, reload.set)))
@@ -269,7 +273,9 @@ class Daemon:
         """Return the files that are read again with the settings."""
         config = self._in_use.config
         keys = (each.key_file for each in config.upstreams)
-        named = (config.api_key_file, config.tls_cert, config.tls_key, *keys)
+        named = (
+            config.api_key_file, config.models_file, config.tls_cert, config.tls_key, *keys,
+        )  # fmt: skip
         own = config.config_file or find_config_file(self.gateway.environ)
         return [own, *(path for path in named if path is not None)]
 

@@ -130,6 +130,11 @@ class Node:
         return not self.trouble
 
     @property
+    def is_busy(self) -> bool:
+        """True while it runs requests of this server."""
+        return any(self._sent.values())
+
+    @property
     def free(self) -> tuple[int, int]:
         """The free bytes of its GPUs and of its RAM."""
         gpus = (pool.free for name, pool in self.pools.items() if name.startswith("gpu"))
@@ -239,18 +244,23 @@ def _explain(name: str, status: int) -> NodeFailed:
     return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
 
 
-def make_nodes(urls: Iterable[str], key: str | None, certificates: str = "") -> list[Node]:
+def make_nodes(
+    urls: Mapping[str, str] | Iterable[str], key: str | None, certificates: str = ""
+) -> list[Node]:
     """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
 
-    `key` is the one between the servers, `certificates` the file with those that are accepted.
+    A mapping gives other names by URL. `key` is the one between the servers, `certificates` the
+    file with those that are accepted.
     """
-    parts = [urlsplit(url.rstrip("/")) for url in urls]
-    hosts = Counter(part.hostname for part in parts)
+    parts = {url: urlsplit(url.rstrip("/")) for url in urls}
+    given = urls if isinstance(urls, Mapping) else {}
+    names = {url: given.get(url) or part.hostname or "" for url, part in parts.items()}
+    repeats = Counter(names.values())
     nodes = []
-    for part in parts:
+    for url, part in parts.items():
         port = part.port or (443 if part.scheme == "https" else 80)
         host = part.hostname or ""
-        name = host if hosts[host] == 1 else f"{host}:{port}"
+        name = names[url] if repeats[names[url]] == 1 else f"{names[url]}:{port}"
         endpoint = Endpoint(
             scheme=part.scheme,
             host=host,
