@@ -37,6 +37,10 @@ class ServerSettings:
     port: Annotated[int, kinds.number(0, 65535)] = setting(
         "port to listen on; 0: any free port", 11434, flag=True, effect=RESTART
     )
+    picker_port: Annotated[int, kinds.number(0, 65535)] = setting(
+        "port for the metrics of endpoint pickers, without a key; 0: none", 0, example="9400",
+        flag=True, effect=RESTART,
+    )  # fmt: skip
     watch: bool = setting(
         "apply changes of the config file without a signal", False, flag=True, effect=RESTART
     )

@@ -25,7 +25,7 @@ from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.config import Config, environ, find_config_file, read_node_key
 from vllama.config.address import reachable_host
 from vllama.machine.detect import describe
-from vllama.net.http.listener import Certificate
+from vllama.net.http.listener import Certificate, bind
 from vllama.net.http.server import HttpServer
 from vllama.net.upstream.pool import Upstreams
 from vllama.observe.captures.folder import CaptureFolder
@@ -56,6 +56,7 @@ from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks, Planner
+from vllama.server.picker import serve_picker
 from vllama.server.preload import Preloader
 from vllama.server.reload import FileWatch, Reloader, make_limits, warn_of_exposure
 from vllama.server.reporter import Reporter, ServiceNotice
@@ -91,6 +92,7 @@ class Daemon:
         self._in_use = in_use
         self._reporter = reporter
         self._service = ServiceNotice(env)
+        self._picker = bind(config.host, config.picker_port) if config.picker_port else None
         renderer = Renderer(env)
         draft_records = open_draft_records(config.data_dir)
         catalog, pulls = Catalog(in_use, clock), Pulls(metrics)
@@ -201,6 +203,8 @@ class Daemon:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
 
             helpers.append(keep("models", preloader.keep_listed))
+            if self._picker is not None:
+                helpers.append(keep("picker", partial(serve_picker, gateway, self._picker)))
 
             def use_lists() -> None:
                 """Use the nodes and models that the settings list now."""

@@ -432,6 +432,7 @@ TRAITS = Traits(
     refused_fields=frozenset(),
     passed_fields=LLAMACPP | {"grammar"},
     slots=SLOTS,
+    lists_slots=SLOTS,
 )  # fmt: skip
 
 ENGINE: Engine = LlamaCpp(

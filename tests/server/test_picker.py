@@ -1,0 +1,57 @@
+"""The metrics that endpoint pickers of Gateway API read, on a port without a key."""
+
+from __future__ import annotations
+
+import threading
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.ports import free_port
+from tests.routes.test_ollama_chat import until, user
+from tests.server_process import Server
+
+pytestmark = pytest.mark.slow
+
+WAITING, RUNNING = "vllm:num_requests_waiting", "vllm:num_requests_running"
+CACHE = "vllm:kv_cache_usage_perc"
+ALWAYS = {WAITING, RUNNING, CACHE}
+
+
+def read(port: int) -> dict[str, float]:
+    """Return the value of each family, which has one row."""
+    answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
+    assert answer.status_code == 200
+    families = list(text_string_to_metric_families(answer.text))
+    assert all(len(family.samples) == 1 for family in families), answer.text
+    assert len({family.name for family in families}) == len(families)
+    return {family.name: family.samples[0].value for family in families}
+
+
+@pytest.mark.parametrize(
+    ("metrics", "share"),
+    [("good", 0.25), ("bad", 0)],
+)
+def test_each_metric_is_there_once_without_a_key(tmp_path, metrics, share) -> None:
+    port = free_port()
+    home = Server(tmp_path, "--picker-port", str(port), "--api-key", "sesame", "--parallel", "1")
+    home.model("first", "--metrics", metrics)
+    key = {"authorization": "Bearer sesame"}
+    body = {"model": "first", **user("@tokens=100000 @delay=0.01"), "keep_alive": -1}
+    with home as server:
+        until(lambda: "listening" in server.output and server.request("GET", "/livez")[0] == 200)
+        until(lambda: httpx.get(f"http://127.0.0.1:{port}/x").status_code == 404)
+        assert read(port) == dict.fromkeys(ALWAYS, 0)
+        assert server.request("GET", "/metrics")[0] == 401
+        with httpx.stream("POST", f"{server.url}/api/chat", json=body, headers=key) as stream:
+            next(stream.iter_lines())
+            waiting = threading.Thread(target=server.request, args=("POST", "/api/chat", body, key))
+            waiting.start()
+            until(lambda: read(port)[WAITING] == 1)
+            assert read(port)[RUNNING] == 1
+            assert read(port)[CACHE] == share
+        server.post("/api/generate", {"model": "first", "keep_alive": 0}, key)
+        for path in ("/", "/api/tags", "/metrics/", "/api/chat"):
+            assert httpx.get(f"http://127.0.0.1:{port}{path}").status_code == 404
+    waiting.join()
