@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 WAITING = "vllm:num_requests_waiting"
 RUNNING = "vllm:num_requests_running"
 CACHE = "vllm:kv_cache_usage_perc"
-ADAPTERS = "vllm:lora_requests_info"
+PASSED = ("vllm:lora_requests_info", "vllm:cache_config_info")
+"""Shown as an engine shows them, if one does."""
 
 
 async def serve_picker(gateway: Gateway, listener: socket.socket) -> None:
@@ -66,24 +67,23 @@ async def collect(gateway: Gateway) -> Sequence[Metric]:
     running.add((), max(0, sum(item.leases for item in instances) - in_engines))
     slots = await asyncio.gather(*map(measure_slots, instances))
     cache.add((), max([*read(CACHE), *slots], default=0))
-    adapters = [family for family in shown if family.name == ADAPTERS]
-    return [*make_families([waiting, running, cache]), *adapters[:1]]
+    passed = {family.name: family for family in shown if family.name in PASSED}
+    return [*make_families([waiting, running, cache]), *passed.values()]
 
 
 async def measure_slots(item: Instance) -> float:
     """Return the share of an instance's KV cache that its busy slots use; 0 if it cannot tell."""
-    routes = item.traits.lists_slots if item.traits is not None else None
-    shares = [0.0]
-    if routes is None or not item.ready or item.process is None or item.traits is None:
+    traits, process, shares = item.traits, item.process, [0.0]
+    if traits is None or traits.lists_slots is None or process is None or not item.ready:
         return 0
-    for endpoint in item.process.endpoints:
+    for endpoint in process.endpoints:
         upstream = Upstream(endpoint)
         try:
-            slots = await list_slots(upstream, routes)
+            slots = await list_slots(upstream, traits.lists_slots)
         except (VllamaError, TimeoutError):
             continue
         finally:
             upstream.close()
         used = sum(slot.tokens for slot in slots if not slot.is_idle)
-        shares.append(used / (item.traits.context_length * max(1, len(slots))))
+        shares.append(used / (traits.context_length * max(1, len(slots))))
     return max(shares)

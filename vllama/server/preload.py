@@ -67,21 +67,23 @@ class Preloader:
 
     async def keep_listed(self) -> None:
         """Download missing models of `models_file` whenever `listed` is set, until canceled."""
-        retry_s = 0.0
+        pause_s = math.inf
         while True:
-            if not await wait_for(self.listed, retry_s or math.inf):
-                log.info("downloading what is still missing")
+            await wait_for(self.listed, pause_s)
             self.listed.clear()
-            retry_s = 0.0
+            pause_s = math.inf
             file = self._in_use.config.models_file
             try:
                 text = await executors.upkeep.run(file.read_text) if file else ""
-                for name in text.split():
+            except OSError as error:
+                log.warning("cannot read the models in '%s': %s", file, error.strerror)
+                continue
+            for name in filter(None, map(str.strip, text.splitlines())):
+                try:
                     await self._fetch(name)
-            except (OSError, VllamaError) as error:
-                retry_s = RETRY_S
-                why = error.sentence() if isinstance(error, VllamaError) else str(error)
-                log.warning("models of '%s' are missing: %s", file, why)
+                except VllamaError as error:
+                    pause_s = RETRY_S
+                    log.warning("cannot download '%s': %s", name, error.sentence())
 
     async def _wait_for_upstreams(self) -> None:
         """Wait until an upstream can serve, if nothing else could; say for which, and why."""

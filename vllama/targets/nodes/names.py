@@ -33,7 +33,7 @@ async def find_nodes(url: str, resolver: Resolver | None = None) -> dict[str, st
         found = await _find_services(resolver, f"_{parts.scheme}._tcp.{host}") or [
             (address, address, parts.port) for address in await _find_addresses(resolver, host)
         ]
-    except dns.exception.DNSException as error:
+    except (dns.exception.DNSException, OSError) as error:
         raise NodeFailed(f"cannot look up '{host}': {error}") from error
     urls = {}
     for name, address, port in found:
