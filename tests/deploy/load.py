@@ -18,7 +18,7 @@ def ask(url: str, model: str, key: str, seed: int) -> str:
     """Return "complete", or how a response was lost. Each has a connection of its own."""
     address = urlsplit(url)
     connection = http.client.HTTPConnection(address.hostname or "", address.port, timeout=120)
-    options = {"num_predict": 20, "seed": seed}
+    options = {"num_predict": 8, "seed": seed}
     body = {"model": model, "raw": True, "prompt": "one, two, three,", "options": options}
     try:
         headers = {"Authorization": f"Bearer {key}"} if key else {}
