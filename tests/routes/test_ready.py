@@ -57,8 +57,6 @@ def test_a_model_to_load_is_waited_for_and_may_be_unloaded_later(tmp_path):
         server.post("/api/generate", {"model": "first", "keep_alive": 0})
         until(lambda: "first" not in str(server.get("/api/ps")["models"]))
         (tmp_path / "models" / "first.gguf").unlink()
-        status, reply = asked(server, "/health")
-        assert status == 503 and "first.gguf' is gone" in reply["reasons"][0]["why"]
         assert is_ready(server)
         assert asked(server, "/livez")[0] == 200
 

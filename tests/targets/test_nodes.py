@@ -108,7 +108,7 @@ def test_names() -> None:
         assert complete_name(given) == "m:latest"
     assert complete_name("") == ""
     urls = ("http://10.0.0.5:11434", "https://box/", "http://10.0.0.5:1")
-    named = [(one.name, one.endpoint.url) for one in make_nodes(urls, "k")]
+    named = [(one.name, one.endpoint.url) for one in make_nodes(dict.fromkeys(urls, ""), "k")]
     assert named == [
         ("10.0.0.5:11434", "http://10.0.0.5:11434"),
         ("box", "https://box:443"),

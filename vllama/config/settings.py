@@ -117,8 +117,7 @@ class SourceSettings:
         "API key for the upstreams", example="sk-…", flag=True, secret=True
     )
     nodes: tuple[kinds.NodeUrl, ...] = setting(
-        "vllama servers on other machines, whose models this server offers too; dns+URL finds them "
-        "by a name in DNS", (),
+        "vllama servers whose models this server offers too; dns+URL finds all behind a name", (),
         example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(

@@ -214,7 +214,6 @@ class Daemon:
                     helpers.append(keep("nodes", nodes.run))
                 if nodes is not None:
                     nodes.use(config.nodes)
-
                 preloader.listed.set()
 
             use_lists()
@@ -277,9 +276,7 @@ class Daemon:
         """Return the files that are read again with the settings."""
         config = self._in_use.config
         keys = (each.key_file for each in config.upstreams)
-        named = (
-            config.api_key_file, config.models_file, config.tls_cert, config.tls_key, *keys,
-        )  # fmt: skip
+        named = (config.api_key_file, config.tls_cert, config.tls_key, config.models_file, *keys)
         own = config.config_file or find_config_file(self.gateway.environ)
         return [own, *(path for path in named if path is not None)]
 

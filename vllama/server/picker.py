@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Sequence
-from functools import partial
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 from vllama.base import executors
@@ -32,22 +32,21 @@ if TYPE_CHECKING:
 WAITING = "vllm:num_requests_waiting"
 RUNNING = "vllm:num_requests_running"
 CACHE = "vllm:kv_cache_usage_perc"
-PASSED = ("vllm:lora_requests_info", "vllm:cache_config_info")
-"""Shown as an engine shows them, if one does."""
+PASSED = ("vllm:lora_requests_info", "vllm:cache_config_info")  # if the engine has them
 
 
 async def serve_picker(gateway: Gateway, listener: socket.socket) -> None:
     """Serve the metrics on `listener` until canceled."""
-    await HttpServer(partial(_respond, gateway), drain_s=0).serve(listener)
 
+    async def respond(request: Request) -> None:
+        if request.path != "/metrics":
+            request.text(404, "only /metrics is here")
+            return
+        families = await collect(gateway)
+        body, kind = await executors.codec.run(write_families, families, request.header(b"accept"))
+        request.respond(200, body, kind.encode())
 
-async def _respond(gateway: Gateway, request: Request) -> None:
-    if request.path != "/metrics":
-        request.text(404, "only /metrics is here")
-        return
-    families = await collect(gateway)
-    body, kind = await executors.codec.run(write_families, families, request.header(b"accept"))
-    request.respond(200, body, kind.encode())
+    await HttpServer(respond, drain_s=0).serve(listener)
 
 
 async def collect(gateway: Gateway) -> Sequence[Metric]:
@@ -77,13 +76,8 @@ async def measure_slots(item: Instance) -> float:
     if traits is None or traits.lists_slots is None or process is None or not item.ready:
         return 0
     for endpoint in process.endpoints:
-        upstream = Upstream(endpoint)
-        try:
+        with closing(Upstream(endpoint)) as upstream, suppress(VllamaError, TimeoutError):
             slots = await list_slots(upstream, traits.lists_slots)
-        except (VllamaError, TimeoutError):
-            continue
-        finally:
-            upstream.close()
-        used = sum(slot.tokens for slot in slots if not slot.is_idle)
-        shares.append(used / (traits.context_length * max(1, len(slots))))
+            used = sum(slot.tokens for slot in slots if not slot.is_idle)
+            shares.append(used / (traits.context_length * max(1, len(slots))))
     return max(shares)

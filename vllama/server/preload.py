@@ -23,8 +23,7 @@ from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop
 
 FIRST_MODEL = "smollm2:135m"
-RETRY_S = 60.0
-"""How long after a failure the models of `models_file` are downloaded again."""
+RETRY_S = 60.0  # after a failed download of a model in `models_file`
 
 log = logging.getLogger(__name__)
 

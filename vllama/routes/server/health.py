@@ -127,19 +127,6 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     return found
 
 
-async def list_model_troubles(gateway: Gateway) -> list[Obstacle]:
-    """Return why the model of `--model`, once loaded, cannot serve; the others still can."""
-    preload, scheduler = gateway.preload, gateway.scheduler
-    if preload.bundle is None:
-        return []
-    why, passing = scheduler.find_obstacle(preload.bundle)
-    if not why and not scheduler.is_loaded(preload.bundle):
-        files = preload.bundle.files
-        gone = await executors.disk.run(lambda: [one for one in files if not one.exists()])
-        why, passing = "; ".join(f"'{one}' is gone" for one in gone), False
-    return [(Passing if passing else Obstacle)(f"model {preload.name}", why)] if why else []
-
-
 def list_lost_nodes(gateway: Gateway) -> list[Obstacle]:
     """Return the nodes of a cluster that cannot be used, and why."""
     if gateway.nodes is None:
@@ -163,9 +150,10 @@ async def answers_disk(gateway: Gateway) -> bool:
 
 async def get_health(gateway: Gateway, request: Request) -> None:
     """Tell whether all is well; a model that is still loading is no fault."""
-    found = await list_obstacles(gateway)
-    found = found or await list_model_troubles(gateway)
-    found = [one for one in found if not isinstance(one, Passing)]
+    found = [one for one in await list_obstacles(gateway) if not isinstance(one, Passing)]
+    if (bundle := gateway.preload.bundle) is not None:
+        why, passing = gateway.scheduler.find_obstacle(bundle)
+        found += [Obstacle(f"model {gateway.preload.name}", why)] if why and not passing else []
     failure = gateway.meter.recorder.failure
     warnings = [Obstacle("usage", f"it cannot be written: {failure}")] if failure else []
     if not found:

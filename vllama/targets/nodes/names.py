@@ -38,9 +38,7 @@ async def find_nodes(url: str, resolver: Resolver | None = None) -> dict[str, st
     urls = {}
     for name, address, port in found:
         if parts.scheme == "http" and ipaddress.ip_address(address).is_global:
-            raise NodeFailed(
-                f"cannot use http at {address}: others could read the key of the nodes"
-            )
+            raise NodeFailed(f"cannot use http at {address}: others could read the node key")
         where = f"[{address}]" if ":" in address else address
         urls[f"{parts.scheme}://{where}{f':{port}' if port else ''}{parts.path}"] = name
     return urls

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -244,23 +244,19 @@ def _explain(name: str, status: int) -> NodeFailed:
     return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
 
 
-def make_nodes(
-    urls: Mapping[str, str] | Iterable[str], key: str | None, certificates: str = ""
-) -> list[Node]:
-    """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
+def make_nodes(urls: Mapping[str, str], key: str | None, certificates: str = "") -> list[Node]:
+    """Return the nodes by URL and name ("": that of the host), with ports where names repeat.
 
-    A mapping gives other names by URL. `key` is the one between the servers, `certificates` the
-    file with those that are accepted.
+    `key` is the one between the servers, `certificates` the file with those that are accepted.
     """
-    parts = {url: urlsplit(url.rstrip("/")) for url in urls}
-    given = urls if isinstance(urls, Mapping) else {}
-    names = {url: given.get(url) or part.hostname or "" for url, part in parts.items()}
-    repeats = Counter(names.values())
+    parts = [(name, urlsplit(url.rstrip("/"))) for url, name in urls.items()]
+    repeats = Counter(name or part.hostname for name, part in parts)
     nodes = []
-    for url, part in parts.items():
+    for name, part in parts:
         port = part.port or (443 if part.scheme == "https" else 80)
         host = part.hostname or ""
-        name = names[url] if repeats[names[url]] == 1 else f"{names[url]}:{port}"
+        name = name or host
+        name = name if repeats[name] == 1 else f"{name}:{port}"
         endpoint = Endpoint(
             scheme=part.scheme,
             host=host,

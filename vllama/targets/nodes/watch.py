@@ -21,8 +21,7 @@ from vllama.targets.nodes.node import SILENT_S, Node, NodeFailed, NodeStops, mak
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
-REFRESH_S = 2.0
-"""How often names of nodes are looked up, whatever DNS allows to keep."""
+REFRESH_S = 2.0  # between two lookups of a name, whatever DNS allows to cache
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 HERE = "here"
@@ -48,8 +47,7 @@ class Nodes:
         `look_up` finds the nodes behind a name in DNS, every `refresh_s`.
         """
         self.nodes: dict[str, Node] = {}
-        self.name_troubles: dict[str, str] = {}
-        """Why no node is found, by URL with a name in DNS; "" if one is."""
+        self.name_troubles: dict[str, str] = {}  # why no node is found, by URL with a name
         self._look_up, self._refresh_s = look_up, refresh_s
         self._urls: tuple[str, ...] = ()
         self._found: dict[str, Mapping[str, str]] = {}  # names by URL, by URL with a name in DNS
@@ -66,9 +64,7 @@ class Nodes:
         self._urls = tuple(urls)
         names = [url for url in self._urls if url.startswith(PREFIX)]
         self._found = {url: self._found.get(url, {}) for url in names}
-        self.name_troubles = {
-            url: self.name_troubles.get(url, "it has not been looked up yet") for url in names
-        }
+        self.name_troubles = {url: self.name_troubles.get(url, "no lookup yet") for url in names}
         self._use_found()
 
     def _use_found(self) -> None:
@@ -106,7 +102,12 @@ class Nodes:
         """Look all names up, again and again; the last nodes stay while DNS fails or lists none."""
         while True:
             for url in tuple(self._found):
-                found, trouble = await self._try_name(url)
+                found: Mapping[str, str] = {}
+                try:
+                    found = await self._look_up(url)
+                    trouble = "" if found else "DNS lists no node"
+                except NodeFailed as error:
+                    trouble = error.sentence()
                 if url not in self._found:  # settings were read meanwhile
                     continue
                 if trouble not in ("", self.name_troubles[url]):
@@ -115,14 +116,6 @@ class Nodes:
                 self._found[url] = found or self._found[url]
             self._use_found()
             await asyncio.sleep(self._refresh_s)
-
-    async def _try_name(self, url: str) -> tuple[Mapping[str, str], str]:
-        """Return the nodes behind a name, and why there are none."""
-        try:
-            found = await self._look_up(url)
-        except NodeFailed as error:
-            return {}, error.sentence()
-        return found, "" if found else "DNS lists no node"
 
     async def _watch(self, node: Node) -> None:
         while True:
