@@ -288,7 +288,7 @@ def test_schemas(name: str) -> None:
         (
             {"messages": [{"role": "user", "content": [{"type": "document", "source": {
                 "type": "base64"}}]}]},
-            "messages.0.content.0.source: only documents of plain text",
+            "messages.0.content.0.source: only plain-text documents",
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "image", "source": {

@@ -115,7 +115,7 @@ def test_the_answers_of_system_one():
         ({"questions": [NOUL]}, "questions"),
         ({"questions": {"q": "x"}}, "'q': .*expected an object"),
         ({"questions": {"q": NOUL | {"type": "x"}}}, "'q': .*'type': invalid value 'x'"),
-        ({"questions": {"q": {"type": "noul"}}}, "'q': its instructions are missing"),
+        ({"questions": {"q": {"type": "noul"}}}, "'q': it has no instructions"),
         ({"questions": {"q": NOUL | {"criteria": {"maybe": "x"}}}}, "'maybe'.*criteria"),
         ({"questions": {"q": CHOICE | {"criteria": {"only": None}}}}, "'criteria': .*length >= 2"),
         ({"questions": {"q": CHOICE | {"criteria": dict.fromkeys(map(str, range(27)))}}}, "<= 26"),

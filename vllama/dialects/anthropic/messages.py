@@ -186,4 +186,4 @@ def _document(where: str, source: object) -> list[dict[str, Any]]:
             inner = _blocks(f"{where}.source.content", content)
             return [part for place, item in inner for part in _part(place, item)]
         case _:
-            refuse(f"{where}.source", "only documents of plain text are supported")
+            refuse(f"{where}.source", "only plain-text documents are supported")
