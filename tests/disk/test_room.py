@@ -94,7 +94,7 @@ def test_the_number_of_batches_is_bounded(tmp_path: Path, monkeypatch) -> None:
             site.store.finish(batch, "failed", [])
     assert len(site.store.list_batches()) == 4
     assert len(site.store.list_files("")) == 2  # the input, and the answers of the one that ended
-    with pytest.raises(LimitReached, match="3 have not ended yet"):
+    with pytest.raises(LimitReached, match="3 batches are still running"):
         site.store.add_batch(StoredBatch("", "", shown))
     site.store.add_batch(StoredBatch("another key", "", type(known)(**fields, id=make_id("batch_"),
         completion_window="24h", created_at=0, expires_at=1, metadata=None)))  # fmt: skip

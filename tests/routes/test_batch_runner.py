@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_made_keeps_no_server_from_starting(tmp_path) ->
     (tmp_path / "batches").write_text("a file")
     store = BatchStore(tmp_path / "batches", GB)
     assert not store.open()
-    with pytest.raises(Busy, match="cannot write their folder: File exists"):
+    with pytest.raises(Busy, match="cannot write to the batch folder: File exists"):
         store.check_open()
 
 

@@ -192,8 +192,8 @@ def test_what_has_no_effect_is_told(server):
         {"model": "odd", "from": "plain", "info": {"x": 1}, "parameters": {"numa": True}},
     )  # fmt: skip
     said = [line["status"] for line in lines]
-    assert "leaving out info: not used here" in said
-    assert "leaving out unknown parameters: numa" in said
+    assert "ignoring info: not supported" in said
+    assert "ignoring unknown parameters: numa" in said
     server.request("DELETE", "/api/delete", {"model": "odd"})
 
 

@@ -186,7 +186,7 @@ def test_no_more_is_collected_than_the_limit(server) -> None:
     _, answer = ask(server, CHATS[0], COLLECT, text="word " * 1000, options={"num_predict": 1})
     assert "cannot collect" in answer.error
     _, answer = ask(server, CHATS[0], COLLECT, options={"num_predict": 0})
-    assert "cannot collect without an answer" in answer.error
+    assert "cannot collect activations without a response" in answer.error
     reply, _ = ask(server, CHATS[0], COLLECT, options={})
     assert reply.status_code == 200
     limit = server.sent(NAME)["max_tokens"]

@@ -383,7 +383,7 @@ def test_tokens_of_another_model_are_refused_before_an_engine_sees_them(server, 
     status, reply = server.post("/api/generate", body)
     assert (status, reply["error"]) == (
         400,
-        "cannot use 'context': it holds tokens of another model",
+        "cannot use 'context': it has tokens of another model",
     )
     assert server.stats("plain")["requests"] == requests
 

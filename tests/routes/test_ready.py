@@ -67,7 +67,7 @@ def test_a_load_that_takes_long_is_no_trouble_but_not_ready(tmp_path):
         until(lambda: "model slow" in str(asked(server, "/readyz")))
         status, reply = asked(server, "/readyz")
         assert status == 503
-        assert reply["reasons"] == [{"what": "model slow", "why": "it has not been loaded yet"}]
+        assert reply["reasons"] == [{"what": "model slow", "why": "not loaded yet"}]
         assert asked(server, "/health") == (200, {"status": "ok"})
 
 

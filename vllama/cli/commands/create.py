@@ -126,7 +126,7 @@ def create(
         name=model,
         base=base,
         new_base=base is not given,
-        notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
+        notes=tuple(f"ignoring {name}: not supported" for name in order.unused),
         bring=bring,
     )
     create_model(library, recipe, say_aside)
