@@ -59,7 +59,7 @@ def test_create_of_safetensors_and_an_adapter(data: Path, vllama: Vllama, tmp_pa
     write(tmp_path / "lora")
     (tmp_path / "Modelfile").write_text("FROM weights\nADAPTER lora\n")
     done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
-    assert done.returncode == 2 and "nobody is at the terminal" in done.stderr
+    assert done.returncode == 2 and "stdin is not a terminal" in done.stderr
     assert "llama.cpp's converter with torch" in done.stderr and "--yes" in done.stderr
     Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
     done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
@@ -109,9 +109,9 @@ def test_nothing_is_fetched_without_being_asked(
     folder = local(tmp_path / "mine")
     done = vllama("convert", str(folder))
     assert done.returncode == 2
-    assert "llama.cpp's converter with torch, in an environment of its own: about" in done.stderr
-    assert "Error: cannot ask whether to fetch that" in done.stderr
-    assert "Hint: agree with --yes" in done.stderr
+    assert "llama.cpp's converter and torch, in a separate environment: about" in done.stderr
+    assert "Error: cannot confirm the download" in done.stderr
+    assert "Hint: pass --yes" in done.stderr
     assert not data.exists()
 
 
@@ -134,7 +134,7 @@ def test_ctrl_c(data: Path, env: dict[str, str], tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert rest.splitlines() == ["stopped; nothing half-made is left, and what was fetched is kept"]
+    assert rest.splitlines() == ["interrupted; partial output was removed, and downloads are saved"]
     assert [*(data / "blobs").iterdir()] == []
 
 

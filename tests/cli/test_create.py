@@ -156,7 +156,7 @@ def test_link(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     base = write_tiny_gguf(tmp_path / "work" / "b.gguf", seed=3)
     done = vllama("create", "made", "--link", "-f", file)
     assert done.returncode == 0, done.stderr
-    assert f"using '{base}' by a hard link: do not change it" in done.stderr.replace("\n", " ")
+    assert f"using '{base}' via a hard link: do not change it" in done.stderr.replace("\n", " ")
     blob = find_blob(tmp_path, base)
     assert list_blobs(tmp_path) == [blob] and blob.samefile(base)
     assert vllama("rm", "made").returncode == 0

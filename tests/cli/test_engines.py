@@ -63,7 +63,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"Painter 2.5 is installed in {home(env)}\n"
     asked, *told = done.stderr.splitlines()
-    assert (asked, told[0]) == ("asking the package index for sizes", "Painter: paint==2.5")
+    assert (asked, told[0]) == ("querying the package index for sizes", "Painter: paint==2.5")
     assert told[1] == "  download  about 7 MB"
     assert told[2].startswith(f"  disk      about 9 MB in {home(env)} (")
     assert "fetching paint: 100% of 7.3 MB" in told
@@ -86,7 +86,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert uv.calls[-1]["args"][-4:] == ["--upgrade", "--pre", "--", "paint==2.5"]
 
     refused = vllama("engines", "remove", "painter")  # it asks, and nobody is there
-    assert refused.returncode == 2 and "agree with --yes" in refused.stderr
+    assert refused.returncode == 2 and "pass --yes" in refused.stderr
     assert home(env).exists()
     assert vllama("engines", "remove", "painter", "--yes").stdout == "Painter is removed\n"
     assert not home(env).exists()
@@ -102,7 +102,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "check"], 2, "Missing argument 'ADAPTERS'"),
         (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "unexpected extra argument"),
-        (["engines", "install", "painter"], 2, "agree with --yes"),
+        (["engines", "install", "painter"], 2, "pass --yes"),
         (["engines", "install", "external"], 3, "no package of it is known"),
         (["engines", "remove", "llama.cpp"], 3, "not installed"),
     ],
@@ -223,9 +223,9 @@ def test_versions_beside_each_other(vllama: Vllama, env: dict[str, str]) -> None
     assert f"Painter 3.0 is installed in {beside}" in told and "stays in use" in told
     assert "--engines painter,painter@3.0" in told
     assert engine_row(vllama)["version"] == "2.5"
-    assert "is used from now on" in install("--version", "3.0")
+    assert "now using " in install("--version", "3.0")
     assert engine_row(vllama)["version"] == "3.0"
-    assert "is used from now on" in install()
+    assert "now using " in install()
     assert engine_row(vllama)["version"] == "2.5"
     install("--version", "3.0")
     removed = vllama("engines", "remove", "painter", "--yes", "--version", "3.0")

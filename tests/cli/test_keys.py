@@ -105,7 +105,7 @@ def test_a_person_is_offered_a_key_of_an_admin(
     answer: str, names: list[str], terminal: Callable[..., Terminal], data: Path
 ) -> None:
     person = terminal("keys", "add", "ann")
-    person.expect("Add the key 'admin' for yourself first? [Y/n]: ")
+    person.expect("Add the admin key 'admin' first? [Y/n]: ")
     person.type(answer + "\n")
     assert person.finish() == 0
     assert person.screen.count("rejects requests without a key") == 1
@@ -224,7 +224,7 @@ def test_a_key_of_a_group(vllama: Vllama, data: Path, tmp_path: Path) -> None:
     given = ("keys", "add", "ann", "--group", "team", "--budget", "0.5/day")
     assert "no limits" not in vllama(*given, VLLAMA_CONFIG=str(config)).stderr
     result = vllama("keys", "change", "ann", "--group", "taem", VLLAMA_CONFIG=str(config))
-    assert "no [groups.taem]: this group has no limits" in result.stderr
+    assert "no [groups.taem]: the group has no limits" in result.stderr
     [row] = json.loads(vllama("keys", "list", "--json").stdout)["keys"]
     assert (row["group"], row["budget"]) == ("taem", "0.5/day")
     vllama("keys", "change", "ann", "--group", "none", "--budget", "none")

@@ -225,7 +225,7 @@ def test_what_a_model_cannot_do_is_said(stub: StubServer, terminal: Open, tmp_pa
     stub.on("POST /api/show", {"capabilities": ["completion"]})
     screen = ready(stub, terminal)
     for words in ("think", "think high"):
-        ask(screen, f"/set {words}", "'m' cannot think; nothing was changed")
+        ask(screen, f"/set {words}", "'m' does not support thinking; nothing was changed")
     ask(screen, "/set nothink", "Set 'nothink' mode.")
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")

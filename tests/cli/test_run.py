@@ -200,7 +200,7 @@ def test_images(stub: StubServer, vllama: Vllama, tmp_path: Path) -> None:
     picture.write_text("no image")
     done = vllama("run", "m", str(picture))
     assert done.returncode == 1
-    assert "it is no PNG, JPEG or WebP" in done.stderr
+    assert "it is not a PNG, JPEG or WebP" in done.stderr
     assert len(stub.bodies(GENERATE)) == 2
 
 
@@ -244,8 +244,8 @@ def test_embedding_models_print_a_vector(stub: StubServer, vllama: Vllama) -> No
     done = vllama("run", "m")
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: cannot run 'm' without a text: it makes embeddings\n"
-        'Hint: write one: vllama run m "your text"\n'
+        "Error: cannot run 'm' without text: it is an embedding model\n"
+        'Hint: add the text: vllama run m "your text"\n'
     )
 
 
@@ -340,9 +340,9 @@ def test_a_hint_of_the_server_has_a_line_of_its_own(stub: StubServer, vllama: Vl
 @pytest.mark.parametrize(
     ("command", "name", "hint"),
     [
-        ("run", "./nothing", "there is no such file or folder"),
-        ("stop", "./nothing", "there is no such file or folder"),
-        ("run", "./here", "name a .gguf file, or a folder with config.json and *.safetensors"),
+        ("run", "./nothing", "no such file or folder"),
+        ("stop", "./nothing", "no such file or folder"),
+        ("run", "./here", "specify a .gguf file, or a folder with config.json and *.safetensors"),
         ("run", "a b", "check 'a b': write model[:tag], org/repo[:QUANT] or the path of a .gguf "),
     ],
 )

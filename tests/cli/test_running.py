@@ -228,8 +228,8 @@ def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
         (400, b'{"error": "bad"}', BadRequest, "bad"),
         (503, b'{"error": "server busy"}', Busy, "server busy"),
         (500, b'{"error": {"message": "deep"}}', VllamaError, "deep"),
-        (500, b"<html>", VllamaError, "the server refused: status 500"),
-        (502, b"", VllamaError, "the server refused: status 502"),
+        (500, b"<html>", VllamaError, "the server rejected the request: status 500"),
+        (502, b"", VllamaError, "the server rejected the request: status 502"),
     ],
 )
 def test_refusals(
@@ -293,7 +293,7 @@ def test_a_proxy_is_for_servers_elsewhere(
     [
         (socket.gaierror(-2, "Name or service not known"), ": no network, or no host of that name"),
         (ConnectionRefusedError(111, "Connection refused"), ": connection refused"),
-        (TimeoutError("timed out"), ": no answer within 5 s"),
+        (TimeoutError("timed out"), ": no response within 5 s"),
     ],
 )
 def test_the_cause_of_an_unreachable_server_elsewhere(reason: OSError, cause: str) -> None:
@@ -404,7 +404,7 @@ def test_a_program_that_never_answers_is_not_waited_for() -> None:
     with (
         listen(None) as address,
         Client(f"http://{address}", limit_s=0.2) as client,
-        pytest.raises(ServerUnreachable, match=r": it does not answer within 0\.2 s$"),
+        pytest.raises(ServerUnreachable, match=r": no response within 0\.2 s$"),
     ):
         client.post("/api/chat", {"model": "m"})
 

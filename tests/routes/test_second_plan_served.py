@@ -145,7 +145,7 @@ def test_plan_shows_the_ladder(server):
     told = json.loads(plan("--json"))["if_it_fails"]["memory"]["then"]
     assert told[0] == "a context of 2048 tokens instead of 4096"
     assert told[0] in plan()
-    assert "nothing else is tried (--strict)" in plan("--strict")
+    assert "no other plan is tried (--strict)" in plan("--strict")
 
 
 def test_a_smaller_quantization_that_is_here(tmp_path):

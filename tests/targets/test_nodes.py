@@ -648,7 +648,7 @@ def test_the_plans_of_all_nodes_are_shown_beside_each_other(cluster) -> None:
     assert "the next request is refused: model 'nobody' not found" in unknown.stderr
     refused = run("only", "both", "--nodes")
     assert refused.returncode == 2
-    assert "name one model" in refused.stderr
+    assert "specify one model" in refused.stderr
 
 
 @pytest.mark.slow

@@ -420,7 +420,7 @@ def test_apps_of_macos(tmp_path: Path) -> None:
     assert started == ("/usr/bin/open", "-a", str(app))
     assert program(chatgpt, places(tmp_path, PATH="")) is None
     check_system(chatgpt, "darwin")
-    with pytest.raises(ConfigError, match="ChatGPT here: it is supported on macOS only"):
+    with pytest.raises(ConfigError, match="ChatGPT here: only macOS is supported"):
         check_system(chatgpt, "linux")
 
 

@@ -108,7 +108,7 @@ class LogText:
         found = [path for path in paths if attempt in (None, read_number(path))]
         if not found:
             which = "" if attempt is None else f" of attempt {attempt}"
-            raise NotFound(f"there is no log{which} of '{name}'", hint="no log{0} of '{1}' exists")
+            raise NotFound(f"no log{which} of '{name}'", hint="see GET /api/logs")
         self._reader = Reader(found[-1])
 
     def read(self, lines: int | None, *, ended: bool) -> Iterator[bytes]:
