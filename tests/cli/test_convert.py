@@ -88,7 +88,7 @@ def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ([], "Error: cannot convert '{}': it is a GGUF already"),
+        ([], "Error: cannot convert '{}': it is already a GGUF file"),
         (["-q", "Q9"], 'Error: unsupported quantization "Q9"'),
         (["-q", "f16"], "Error: cannot convert '{}': it is F16 already"),
         (["--outtype", "q4_0"], "Error: cannot use this value of '--outtype'"),

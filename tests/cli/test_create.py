@@ -90,11 +90,11 @@ def test_a_draft_model(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
     alone = modelfile(tmp_path, "FROM mine\nDRAFT mine\n")
     done = vllama("create", "odd", "-f", alone)
-    assert done.returncode != 0 and "it is the model itself" in done.stderr
+    assert done.returncode != 0 and "it is the same model" in done.stderr
     shutil.copy(folder / "mine.gguf", tmp_path / "work" / "copy.gguf")
     copied = modelfile(tmp_path, "FROM mine\nDRAFT ./copy.gguf\n")
     done = vllama("create", "odd", "-f", copied)
-    assert done.returncode != 0 and "it is the model itself" in done.stderr
+    assert done.returncode != 0 and "it is the same model" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["./there.gguf", "there.gguf", "dir", "{}/there.gguf"])

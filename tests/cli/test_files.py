@@ -277,4 +277,4 @@ def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:
 def test_what_is_to_be_removed_or_copied_is_not_pulled(vllama: Vllama, args: list[str]) -> None:
     done = vllama(*args)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "Hint: see what is here: vllama list"
+    assert done.stderr.splitlines()[-1] == "Hint: list installed models: vllama list"

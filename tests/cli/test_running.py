@@ -218,7 +218,7 @@ def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
     stub.on("GET /api/ps", {"models": []})
     done = vllama("ps", VLLAMA_PROT="1")
     assert done.returncode == 0
-    assert done.stderr == "Warning: VLLAMA_PROT is no setting; did you mean VLLAMA_PORT?\n"
+    assert done.stderr == "Warning: VLLAMA_PROT is not a setting; did you mean VLLAMA_PORT?\n"
 
 
 @pytest.mark.parametrize(

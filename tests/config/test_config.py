@@ -200,7 +200,7 @@ def test_wrong_values_that_are_noted(
         ({"port": "x"}, {}, 'cannot use port "x" from --port: not a whole number'),
         ({"port": 70000}, {}, 'cannot use port "70000" from --port: more than 65535'),
         ({}, {"VLLAMA_PORT": "-1"}, 'cannot use port "-1" from VLLAMA_PORT: less than 0'),
-        ({"host": "h:bad"}, {}, 'cannot use host "h:bad" from --host: no such port: "bad"'),
+        ({"host": "h:bad"}, {}, 'cannot use host "h:bad" from --host: invalid port: "bad"'),
         ({"keep_alive_s": "soon"}, {}, 'cannot use keep_alive "soon" from --keep-alive: time: '),
         ({}, {"VLLAMA_DEBUG": "maybe"}, 'cannot use debug "maybe" from VLLAMA_DEBUG: neither'),
         ({"log_format": "xml"}, {}, 'cannot use log_format "xml" from --log-format: not one of'),
@@ -310,7 +310,7 @@ def test_the_token_file(home: Path) -> None:
     [
         (b"hf_ok\n", None),
         (b" hf_ok \r\n", None),
-        (b"hf_ok\nsecond\n", "it has several lines"),
+        (b"hf_ok\nsecond\n", "it contains a line break"),
         (b"hf_ok\r\nsecond", "U+000D"),
         (b"\xef\xbb\xbfhf_ok", "byte-order mark"),
         ("hf_ok".encode("utf-16"), "UTF-16"),
@@ -405,7 +405,7 @@ def test_a_folder_that_is_not_there_is_noted(tmp_path: Path) -> None:
     missing = tmp_path / "nope"
     settings = config.load({}, {"VLLAMA_FOLDERS": os.pathsep.join((str(tmp_path), str(missing)))})
     assert settings.notes == (
-        f"cannot look for models in '{missing}' (folders): there is no such file or folder",
+        f"cannot look for models in '{missing}' (folders): no such file or folder",
     )
     assert settings.folders == (tmp_path, missing)  # it may come later
 

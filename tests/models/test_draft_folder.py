@@ -88,7 +88,7 @@ def test_both_have_to_be_of_one_format(library, large, tmp_path):
     file = make(tmp_path / "small") / "model.safetensors"
     with pytest.raises(BadRequest, match="has to be a folder of safetensors"):
         create(library, NewModel(name="drafting", base=large, draft=file))
-    with pytest.raises(BadRequest, match="it is the model itself"):
+    with pytest.raises(BadRequest, match="it is the same model"):
         create(library, NewModel(name="drafting", base=large, draft=large.path))
 
 

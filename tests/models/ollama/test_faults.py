@@ -100,7 +100,7 @@ def test_a_wrong_byte_is_found(
 def test_a_blob_that_the_registry_lacks(registry: StandInRegistry, library: Library) -> None:
     published = registry.models[NAME]
     del published.blobs[published.layer("model")]
-    with pytest.raises(SourceError, match="lacks one of its blobs"):
+    with pytest.raises(SourceError, match="is missing one of its files"):
         library.remote.pull(f"{registry.host}/library/tiny")
     assert library.list() == []
 

@@ -224,7 +224,7 @@ CASES = [
         cpu(16),
         "Qwen/Qwen3-8B-AWQ",
         None,
-        ("quantized with AWQ", "pull what it was made from: vllama pull hf.co/Qwen/Qwen3-8B;"),
+        ("quantized with AWQ", "pull the original model: vllama pull hf.co/Qwen/Qwen3-8B;"),
     ),
     Case(
         cpu(16),

@@ -128,4 +128,4 @@ def test_a_header_that_is_cut_off_names_what_is_here(library: Library, hub: Stan
     )
     with pytest.raises(Offline) as caught:
         library.remote.look_up(f"hf.co/{FORM}", formats=GGUF, fits=with_memory(GIB))
-    assert caught.value.hint == f"use what is here: hf.co/{FORM}:Q8_0"
+    assert caught.value.hint == f"use an installed model: hf.co/{FORM}:Q8_0"

@@ -129,7 +129,7 @@ def test_order_of_quantizers(
     for who in children:
         hub_id = f"{who}/Rocket-3B-Instruct-GGUF"
         if who != first:
-            assert why(found, hub_id) == f"{found.repository.hub_id} comes before it"
+            assert why(found, hub_id) == f"{found.repository.hub_id} is preferred"
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_shards_and_pieces(hub: StandInHub, source: HuggingFace) -> None:
     reasons = [c.reason for c in found.candidates if c.variant is None]
     assert reasons == [
         "m-Q4_K_M.gguf: 1 of 3 parts are missing, such as m-Q4_K_M-00002-of-00003.gguf",
-        "m-Q6_K.gguf: it is cut into pieces that have to be joined first",
+        "m-Q6_K.gguf: its parts must be joined first",
     ]
 
 
@@ -432,7 +432,7 @@ def test_near_names(hub: StandInHub, source: HuggingFace, typed: str, near: str 
     add_base(hub)
     with pytest.raises(ModelNotFound) as caught:
         choose(source, typed)
-    assert "there is no such repository, or it is private" in caught.value.message
+    assert "no such repository, or it is private" in caught.value.message
     hint = str(caught.value.hint)
     assert hint.startswith(f"did you mean {near}?") if near else "check the spelling" in hint
 
@@ -506,10 +506,10 @@ def test_faults_in_the_middle(
 def test_something_else_than_a_hub(hub: StandInHub, source: HuggingFace) -> None:
     add_base(hub)
     hub.fault = lambda method, path, sent, server: Fault(status=200)
-    with pytest.raises(SourceError, match="does not answer like the hub"):
+    with pytest.raises(SourceError, match="does not respond like the hub"):
         choose(source, BASE)
     hub.fault = lambda m, path, sent, server: Fault(status=200) if "?filter" in path else None
-    with pytest.raises(SourceError, match="does not answer like the hub"):
+    with pytest.raises(SourceError, match="does not respond like the hub"):
         choose(source, BASE)
 
 

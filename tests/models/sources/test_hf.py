@@ -202,7 +202,7 @@ def test_a_hub_that_wants_a_long_pause_is_not_waited_for(
 def test_redirects_without_end(hub: StandInHub, source: HuggingFace) -> None:
     hub.fault = lambda method, path, headers, server: Fault(status=302, headers={"Location": path})
     error = failure(source)
-    assert type(error) is SourceError and "redirects without end" in error.message
+    assert type(error) is SourceError and "redirects endlessly" in error.message
 
 
 def test_a_careless_mirror(

@@ -142,7 +142,7 @@ class Connections:
             if find_origin(str(target)) != find_origin(str(url)):
                 headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
             url = target
-        raise BadAddress("it redirects without end")
+        raise BadAddress("it redirects endlessly")
 
     def end_reads(self, threads: Sequence[threading.Thread]) -> None:
         """End what these threads read: each gets a ConnectionBroken, or the end of the body."""
