@@ -266,11 +266,11 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
         ("zzzz = 1", "no such setting", "choose one of host, port"),
-        ('port = "x"', 'cannot use port "x" from', "write it like 11434"),
-        ("port = [1]", "a list cannot be given here", "write it like"),
-        ("[port]\na = 1", "a table cannot be given here", "write it like"),
+        ('port = "x"', 'cannot use port "x" from', "use the form 11434"),
+        ("port = [1]", "a list is not allowed here", "use the form"),
+        ("[port]\na = 1", "a table is not allowed here", "use the form"),
         ("port = ", "cannot read the config file", "write lines such as"),
-        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "write it like true"),
+        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "use the form true"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, text: str, message: str, hint: str) -> None:
@@ -377,7 +377,7 @@ def test_aliases(tmp_path: Path) -> None:
     for wrong in ("a", "a=", "=b", "a=b,c"):
         with pytest.raises(ConfigError, match="name=model"):
             config.load({}, {"VLLAMA_ALIASES": wrong})
-    with pytest.raises(ConfigError, match="a table cannot be given here"):
+    with pytest.raises(ConfigError, match="a table is not allowed here"):
         config.load({}, {}, write(tmp_path / "d.toml", '[folders]\nx = "y"\n'))
 
 

@@ -50,7 +50,7 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
         ('\n[models.a]\n# x\nnum_parallel = "x"', r"a\.num_parallel .*line 4: not a whole", "4"),
         ("[models.a]\ndefaults = {temprature = 1}", "line 2: 'temprature' is not", "use the form"),
         ("[models.a]\nforce = {top_k = true}", 'line 2: option "top_k" must be', "use the form"),
-        ("[models.a]\nkeep_alive = []", "line 2: a list cannot be given", "30m"),
+        ("[models.a]\nkeep_alive = []", "line 2: a list is not allowed", "30m"),
         ("[models.a]\ngpus = [0, 0]", "line 2: a GPU is listed twice", "use the form"),
         ("[models.a]\ngpus = []", "line 2: no GPU is specified", "use the form"),
         ("[models.a]\nfallback = ['http://h']", "line 2: 'http://h' has no model name", "use the form"),

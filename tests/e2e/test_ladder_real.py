@@ -85,7 +85,7 @@ def test_out_of_memory_with_a_context_that_was_asked_for(tmp_path: Path, room: i
         server.command, env=server.env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 1
-    kept = "since asked for: the context of 4096 tokens, 4 requests at once"
+    kept = "as requested: the context of 4096 tokens, 4 parallel requests"
     assert "memory" in done.stderr and kept in done.stderr
 
 

@@ -133,7 +133,7 @@ def test_only_cards_with_memory_of_their_own_count(tmp_path: Path) -> None:
     assert (gpu.vendor, gpu.index, gpu.name) == (Vendor.INTEL, 0, "Intel GPU 0x56a0")
     assert gpu.total_bytes == gpu.free_bytes == 16 * GIB
     assert found.notes == (
-        "Intel GPU 0x56a0, inside the processor, is not used: it reads the same RAM no faster than "
+        "Intel GPU 0x56a0, integrated into the processor, is not used: it is not faster than "
         "the cores",
     )
 

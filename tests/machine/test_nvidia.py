@@ -205,7 +205,7 @@ def test_nvml() -> None:
     assert (first.driver, first.compute_capability, first.uuid) == ("550.54.15", (8, 9), "GPU-0")
     assert (first.bus, second.bus) == ("0000:01:00.0", "0000:02:00.0")
     assert second.total_bytes == 0
-    assert found.notes == ("GPU 2 cannot be used: GPU is lost",)
+    assert found.notes == ("cannot use GPU 2: GPU is lost",)
     assert nvml.ended
 
 

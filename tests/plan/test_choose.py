@@ -157,7 +157,7 @@ def test_for_vectors_an_engine_that_makes_them_is_taken():
     known = beside_vllm(MLX_HERE, known=engines, platform=H100)
     assert make_plan(known, FOLDER, INFO, Need()).engine == "mlx-lm"
     plan = make_plan(known, FOLDER, INFO, Need(mode=Mode.EMBED))
-    assert plan.engine == "vllm" and "MLX cannot: it makes no embeddings" in plan.reasons[0]
+    assert plan.engine == "vllm" and "MLX cannot: no embedding support" in plan.reasons[0]
 
 
 def test_what_every_engine_refuses_is_refused_in_the_words_of_the_first():
@@ -206,7 +206,7 @@ def test_who_is_refused_a_tokenizer_hears_of_an_engine_that_reads_it():
     known = replace(here, found=replace(here.found, engines=engines, installations=there))
     with pytest.raises(BadModelFile, match="tokenizer") as caught:
         make_plan(known, bundle(), replace(INFO, metadata={"tokenizer.ggml.pre": "x"}), Need())
-    assert caught.value.hint == "choose an engine that can: --engine llama-cpp-python"
+    assert caught.value.hint == "use an engine that supports it: --engine llama-cpp-python"
 
 
 @pytest.mark.parametrize(
@@ -273,24 +273,24 @@ def test_layers_on_the_gpu(platform, installation, asked, layers):
         (CPU, LLAMA_CPP_HERE, 0, None),
         (
             CPU, LLAMA_CPP_HERE, 99,
-            "all layers on the CPU, though 99 on a GPU were asked for: no GPU was found, and this "
+            "all layers on the CPU, although 99 on a GPU were requested: no GPU was found, and this "
             "build of the engine has no GPU support",
         ),
         (
             CPU, LLAMA_CPP_GPU, 99,
-            "no GPU was found, though 99 on a GPU were asked for: where the layers go is up to the "
+            "no GPU was found, although 99 on a GPU were requested: where the layers go is up to the "
             "engine",
         ),
-        (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as asked for"),
-        (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as asked for"),
+        (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as requested"),
+        (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as requested"),
         (H100, LLAMA_CPP_GPU, 30, "29 of 30 layers on the H100 80GB HBM3, 1 in RAM: "
-         "92 MiB of weights, 79.0 GiB free there, as asked for"),
+         "92 MiB of weights, 79.0 GiB free there, as requested"),
         (H100, replace(LLAMA_CPP_GPU, backend="Vulkan"), None, "all layers on the GPU (Vulkan)"),
         (MAC, LLAMA_CPP_GPU, 12, "11 of 30 layers on the Apple M3 Pro, 19 in RAM: "
-         "92 MiB of weights, 18.0 GiB free there, as asked for"),
+         "92 MiB of weights, 18.0 GiB free there, as requested"),
         (H100, LLAMA_CPP_HERE, None,
          "all layers on the CPU: this build of the engine has no GPU support"),
-        (H100, VLLM_HERE, 12, "all layers on the GPU: vLLM does not split a model"),
+        (H100, VLLM_HERE, 12, "all layers on the GPU: vLLM does not split models"),
     ],
 )  # fmt: skip
 def test_what_is_said_of_layers_is_so(platform, installation, asked, said):
@@ -309,7 +309,7 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
     there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
     for context, said in (
         (None, "that server does not report a context length"),
-        (8192, "context length 8192, as that server reports"),
+        (8192, "context length 8192, as reported by that server"),
     ):
         plan = make_plan(
             here, there, ModelInfo(architecture="vllm", context_length=context), Need()

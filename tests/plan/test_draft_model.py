@@ -38,7 +38,7 @@ INFO = ModelInfo(
 @pytest.mark.parametrize(
     ("drafted", "plain", "used", "words"),
     [
-        (Speed(), Speed(), True, "its draft model is used, and its speed measured"),
+        (Speed(), Speed(), True, "its draft model is used, and its speed is measured"),
         # too little to go by
         (Speed(tokens=TRIAL_TOKENS - 1, seconds=1), FAST, True, "is used, and its speed measured"),
         (FAST, Speed(), False, "is left out once, to compare: 40 tokens/s with it"),

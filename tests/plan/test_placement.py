@@ -161,7 +161,7 @@ def test_one_gpu_of_several_needs_no_split() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(NoPlan, match="cannot put 'm:latest' on GPU 7: there is no such GPU"):
+    with pytest.raises(NoPlan, match="cannot put 'm:latest' on GPU 7: no such GPU"):
         plan(FOUR, ModelSettings(gpus=(0, 7)))
 
 

@@ -149,8 +149,8 @@ def test_only_the_servers_own_page_may_change_keys(server: Server, admin: str, o
     [
         ({"name": "../x"}, "no such name is possible"),
         ({"name": "ann"}, "there is one"),
-        ({"name": "n", "rate": "often"}, "cannot use rate: write it like 60/min"),
-        ({"name": "n", "scopes": ["root"]}, "cannot use scopes: 'root' is no scope"),
+        ({"name": "n", "rate": "often"}, "cannot use rate: use the form 60/min"),
+        ({"name": "n", "scopes": ["root"]}, "cannot use scopes: 'root' is not a scope"),
         ({"name": "n", "expires": "never"}, "cannot use expires"),
         ({"name": "n", "concurrent": 0}, "cannot use concurrent"),
         ({"name": "n", "secret": "sk-mine"}, "cannot use the field 'secret'"),

@@ -126,7 +126,7 @@ def test_one_upstream_that_lives_is_enough(tmp_path):
             assert chat(server)[0] == 503
             (row,) = server.get("/api/ps")["models"]
             assert row["state"] == "backoff"
-            assert row["cause"] == "no answer from the upstream"
+            assert row["cause"] == "no response from the upstream"
             assert row["context_length"] == 0, "that server does not tell"
             elsewhere.start()
             until(lambda: is_ready(server))

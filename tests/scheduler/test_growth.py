@@ -126,7 +126,7 @@ async def test_one_that_is_to_be_unloaded_is_not_loaded_again(world, scheduler):
     first = await scheduler.acquire(model("m"), Need(), None)
     assert scheduler.unload(model("m"))
     (row,) = scheduler.list_models()
-    assert row.cause == "it is unloaded after its last request"
+    assert row.cause == "unloading after its last request"
     second = asyncio.create_task(asked(scheduler, order, 2))
     await settle()
     scheduler.release(first)

@@ -230,7 +230,7 @@ def list_cases(
         ),
         # engines
         "model": Case('model = "plain"\n'),
-        "engine": Case('engine = "fake"\n', told("asked for by name", loaded_plain)),
+        "engine": Case('engine = "fake"\n', told("requested by name", loaded_plain)),
         "strict": Case(
             "strict = true\n",
             lambda: (server.unload(), server.chat("tight")["status"])[1],

@@ -30,7 +30,7 @@ def test_the_manager_hears_of_start_reload_and_end(tmp_path: Path, abstract: boo
             assert server.process is not None
             server.process.send_signal(signal.SIGHUP)
             assert hear() == ["RELOADING=1"]
-            assert hear() == ["READY=1", "STATUS=settings read again"]
+            assert hear() == ["READY=1", "STATUS=settings reloaded"]
         assert hear() == ["STOPPING=1", "STATUS=stopping"]
 
 

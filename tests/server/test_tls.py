@@ -63,7 +63,7 @@ class TlsServer(Server):
         before = len(self.output)
         assert self.process
         self.process.send_signal(signal.SIGHUP)
-        self.wait_for(rf"(?s)\A.{{{before}}}.*{told}.*settings read again")
+        self.wait_for(rf"(?s)\A.{{{before}}}.*{told}.*settings reloaded")
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the command line against it."""

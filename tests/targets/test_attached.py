@@ -73,7 +73,7 @@ async def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() ->
         assert caught.value.message == "cannot reach the upstream 'bee': no answer yet"
         assert str(endpoint.port) not in str(caught.value.hint)
     down = process.last_diagnosis  # `ps` shows it
-    assert down is not None and down.cause == "no answer from the upstream 'bee'"
+    assert down is not None and down.cause == "no response from the upstream 'bee'"
     assert not told
     await process.stop()
     await running

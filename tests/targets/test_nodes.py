@@ -357,7 +357,7 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     assert (status, data) == second.request("POST", "/api/show", {"model": "two"}, KEY)[::2]
     choice = cluster.head.get("/api/nodes?model=two")["choice"]
     assert choice["name"] == where["two:latest"]
-    assert choice["reason"].startswith("it has the model loaded")
+    assert choice["reason"].startswith("the model is loaded there")
     assert {"one:latest", "two:latest"} <= {
         row["id"] for row in cluster.head.get("/v1/models")["data"]
     }

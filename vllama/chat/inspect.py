@@ -102,7 +102,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 MaybeInspected = Annotated[
-    Inspected | msgspec.UnsetType, says("what was collected inside the model")
+    Inspected | msgspec.UnsetType, says("collected activations and logits")
 ]
 
 

@@ -41,15 +41,15 @@ class Recommendation(Struct, frozen=True, kw_only=True):
     """
 
     model: str
-    uses: Annotated[tuple[str, ...], says("what it is good for")]
-    quantization: Annotated[str, says("the quantization of the files")]
+    uses: Annotated[tuple[str, ...], says("uses")]
+    quantization: Annotated[str, says("quantization")]
     download_bytes: int
-    memory_bytes: Annotated[int, says("the memory that it needs")]
-    gpu_bytes: Annotated[int, says("the part of it that lies on GPUs")]
+    memory_bytes: Annotated[int, says("required memory")]
+    gpu_bytes: Annotated[int, says("GPU part of the required memory")]
     context_length: int
-    max_context_length: Annotated[int, says("the longest context in tokens")]
-    fit: Annotated[Fit, says("whether it runs here, and well")]
-    where: Annotated[str, says("the memory that it would lie in")]
+    max_context_length: Annotated[int, says("maximum context length, in tokens")]
+    fit: Annotated[Fit, says("true if it runs well here")]
+    where: Annotated[str, says("memory that would hold it")]
 
 
 def check_use(use: str | None) -> None:

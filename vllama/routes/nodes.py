@@ -177,7 +177,7 @@ def require_node(nodes: Nodes, name: str | None) -> None:
         return
     trouble = nodes.nodes[name].trouble if name in nodes.nodes else "it is no longer a node"
     if trouble:
-        raise Busy(f"cannot use the node '{name}' now: {trouble}", retry_after_s=LOST_RETRY_S)
+        raise Busy(f"cannot use node '{name}' now: {trouble}", retry_after_s=LOST_RETRY_S)
 
 
 async def unload_on_all(

@@ -499,10 +499,10 @@ async def test_a_budget_of_a_group_is_exceeded_by_one_answer_at_most(seed: int) 
 @pytest.mark.parametrize(
     ("limits_of", "shares", "warnings"),
     [
-        ({"tokens": 100}, (79, 1, 5), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
-        ({"tokens": 100}, (10, 900), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100}, (79, 1, 5), ["key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100}, (10, 900), ["key 'ann' has used 80 % of its 100 tokens of today"]),
         ({"tokens": 100, "tokens_period": "min"}, (90,), []),
-        ({"budget": BUDGET}, (80, 81), ["the key 'ann' has used 80 % of its budget of today"]),
+        ({"budget": BUDGET}, (80, 81), ["key 'ann' has used 80 % of its budget of today"]),
         ({}, (1000,), []),
     ],
 )

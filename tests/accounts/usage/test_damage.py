@@ -264,7 +264,7 @@ def test_what_is_no_journal_stays_where_it_is(
     with caplog.at_level(logging.WARNING):
         live(tmp_path)
     assert count(tmp_path)[0] == 2 and (tmp_path / f"1-1{SUFFIX}").exists()
-    assert "it is no regular file" in caplog.text
+    assert "it is not a regular file" in caplog.text
 
 
 def test_the_largest_numbers_can_be_added_up(tmp_path: Path) -> None:

@@ -77,7 +77,7 @@ UV_OLDER = """\
          "click==8.0 and click==8.1, we can conclude that your requirements are unsatisfiable",
          None),
         ("Resolved x\nsomething odd\n", "something odd", None),
-        ("", "the installer ended with exit code 1", None),
+        ("", "the installer exited with code 1", None),
     ],
 )  # fmt: skip
 def test_the_reason_is_uvs_own(output: str, reason: str, hint: str | None) -> None:

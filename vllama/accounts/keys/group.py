@@ -34,14 +34,14 @@ class Group:
 
     name: str = ""
     rate: Annotated[Any, kinds.text("N/PERIOD", parse_rate)] | None = setting(
-        "requests in a period", example='"600/min"'
+        "maximum requests per period", example='"600/min"'
     )
     tokens: Annotated[Any, kinds.text("N/PERIOD", parse_tokens)] | None = setting(
-        "tokens per day, month or minute", example='"100M/month"'
+        "maximum tokens per day, month or minute", example='"100M/month"'
     )
-    concurrent: kinds.Count | None = setting("parallel requests", example="16")
+    concurrent: kinds.Count | None = setting("maximum parallel requests", example="16")
     budget: Annotated[MoneyLimit, kinds.text("N/PERIOD", parse_budget)] | None = setting(
-        "money per day or month, by the prices of models", example='"50/month"'
+        "maximum cost per day or month, by model prices", example='"50/month"'
     )
 
     @property
@@ -54,7 +54,7 @@ class Group:
     @property
     def title(self) -> str:
         """The group in a sentence."""
-        return f"the group '{self.name}'"
+        return f"group '{self.name}'"
 
     @property
     def token_limit(self) -> Rate | None:

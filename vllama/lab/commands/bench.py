@@ -151,7 +151,7 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
         if not address.host or address.bad_port:
             raise ConfigError(
                 f'cannot use the address "{text}"',
-                hint="write it like http://127.0.0.1:11435 or Ollama=127.0.0.1:11435",
+                hint="use the form http://127.0.0.1:11435 or Ollama=127.0.0.1:11435",
             )
         place = url(
             address.scheme or "http", reachable_host(address.host), address.port or OLLAMA_PORT

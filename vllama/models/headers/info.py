@@ -55,7 +55,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     if (kind := meta.get("general.type", usual)) != "model":
         raise BadModelFile(
             f"cannot use '{bundle.path}' as a model: its type is {kind}",
-            hint="specify the model's file; Modelfiles use ADAPTER for adapters, FROM for projectors",
+            hint="use the model's file; Modelfiles use ADAPTER for adapters, FROM for projectors",
         )
     _check_parts([path for path in bundle.files if path not in others], headers)
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
@@ -85,7 +85,7 @@ def _check_parts(paths: Sequence[Path], headers: Sequence[GgufHeader]) -> None:
             raise BadModelFile(
                 f"cannot use '{path}': it is part {part} of {count} of a model, not {number} of "
                 f"{len(paths)}{name if lacking else ''}",
-                hint="download all parts under their own names; llama-gguf-split --merge joins them",
+                hint="download all parts under their names; llama-gguf-split --merge joins them",
             )
 
 

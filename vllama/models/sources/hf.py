@@ -135,9 +135,11 @@ class HuggingFace:
         stated = found.get("x-linked-etag") or found.get("etag") or ""
         etag = stated.removeprefix("W/").strip('"')
         if not is_plain(etag):
-            raise SourceError(f"cannot download '{file.path}' of '{repository.hub_id}': no checksum")
+            raise SourceError(f"cannot pull '{file.path}' of '{repository.hub_id}': no checksum")
         if not 0 <= size <= MOST_FILE_BYTES:
-            raise SourceError(f"cannot download '{file.path}' of '{repository.hub_id}': no such size")
+            raise SourceError(
+                f"cannot pull '{file.path}' of '{repository.hub_id}': impossible size"
+            )
         url = found.get("location") or response.url
         same = find_origin(url) == find_origin(self._endpoint)
         return Location(
