@@ -103,7 +103,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "unexpected extra argument"),
         (["engines", "install", "painter"], 2, "pass --yes"),
-        (["engines", "install", "external"], 3, "no package of it is known"),
+        (["engines", "install", "external"], 3, "no known package"),
         (["engines", "remove", "llama.cpp"], 3, "not installed"),
     ],
 )
@@ -131,7 +131,7 @@ def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], u
     row = engine_row(vllama)
     assert row["installed"] is False
     broken_off = vllama("engines", "doctor")
-    assert "the installation of painter was broken off" in broken_off.stdout
+    assert "the installation of painter was interrupted" in broken_off.stdout
 
 
 def test_an_engine_elsewhere_is_named_in_the_settings(
@@ -143,7 +143,7 @@ def test_an_engine_elsewhere_is_named_in_the_settings(
     config.write_text(f'[engine_paths]\npaint = "{tmp_path}"\n')
     env["VLLAMA_CONFIG"] = str(config)
     row = engine_row(vllama)
-    assert (row["where"], row["path"]) == ("the path in the settings", str(tmp_path / "paint"))
+    assert (row["where"], row["path"]) == ("a path in the settings", str(tmp_path / "paint"))
     env["VLLAMA_ENGINE_PATHS"] = "painter=/nowhere"
     row = engine_row(vllama)
     assert row["installed"] is False and "at '/nowhere'" in str(row["missing"])

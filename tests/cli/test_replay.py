@@ -100,7 +100,7 @@ def test_what_samples_cannot_be_compared(server, tmp_path):
 def test_a_server_of_its_own(server, name):
     done = vllama(server, "replay", name, "--engine", "fake", "--set", "context_length=2048")
     assert done.returncode == 0, done.stderr
-    assert "a server of its own" in done.stdout and "Same: " in done.stdout
+    assert "a new server" in done.stdout and "Same: " in done.stdout
     server.model("broken", "--exit-before-ready", "--print", "no such color: red")
     done = vllama(server, "replay", name, "--engine", "fake", "--model", "broken")
     assert done.returncode == 3 and "the color red is unknown" in done.stderr
@@ -111,7 +111,7 @@ def test_a_server_of_its_own(server, name):
     [
         (["--url", "http://127.0.0.1:1"], 3, "could not connect"),
         (["--url", "http://127.0.0.1:1", "--engine", "fake"], 2, "leave out --url"),
-        (["--set", "no_such=1"], 2, "there is no setting 'no_such'"),
+        (["--set", "no_such=1"], 2, "'no_such' is not a setting"),
         (["--set", "ctx=many"], 2, "cannot set 'ctx=many'"),
     ],
 )

@@ -30,7 +30,7 @@ def test_engines_with_and_without_models_of_their_own(engines, model, sides):
         ("", "and none is named"),
         ("a", "'a' names 1"),
         ("a,b,c", "names 3"),
-        ("a=x,b", "verify with b: no model is named"),
+        ("a=x,b", "verify with b: no model specified"),
     ],
 )
 def test_what_is_no_pair(engines, words):

@@ -120,7 +120,7 @@ def test_what_a_driver_runs(built, driver, good: bool) -> None:
     ("platform", "torch", "driver", "status", "text"),
     [
         (CPU, "'12.8'", (12, 8), "skipped", "no NVIDIA GPU"),
-        (GPU, "'12.8'", (12, 4), "ok", "built for CUDA 12.8, the driver runs up to 12.4"),
+        (GPU, "'12.8'", (12, 4), "ok", "built for CUDA 12.8; the driver supports CUDA 12.4"),
         (GPU, "'13.0'", (12, 8), "failed", "the driver runs only up to 12.8"),
         (GPU, "'13.0'", None, "warning", "is not known"),
         (GPU, "None", (12, 8), "warning", "PyTorch without CUDA"),

@@ -45,7 +45,7 @@ def test_a_free_port() -> None:
 
 
 def test_leftovers(tmp_path: Path) -> None:
-    assert list(storage.leftovers(tmp_path)) == [ok("no engine of a dead server is left")]
+    assert list(storage.leftovers(tmp_path)) == [ok("no orphaned engines")]
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as engine:
         identity = {"pid": engine.pid, "started_s": psutil.Process(engine.pid).create_time()}
         record = {"name": "qwen", "engine": identity, "descendants": [], "argv": [],
@@ -87,7 +87,7 @@ def test_disks_are_told_once_each(
 
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     folders = {"data": tmp_path, "logs": tmp_path / "logs" / "deep"}
-    assert list(storage.writable(folders)) == [ok("data, logs can be written")]
+    assert list(storage.writable(folders)) == [ok("data, logs are writable")]
     assert list(tmp_path.iterdir()) == []
     (told,) = storage.writable({"data": tmp_path, "logs": Path("/proc/self/none")})
     assert told.status is Severity.FAILED and "the folder of logs" in told.text
@@ -114,7 +114,7 @@ WHOAMI, MODELS = "/api/whoami-v2", "/api/models?limit=1"
     ("token", "answer", "status", "text"),
     [
         ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "takes the token of ada"),
-        ("t", {WHOAMI: (401, {})}, "failed", "does not take the token"),
+        ("t", {WHOAMI: (401, {})}, "failed", "rejects the token"),
         ("t", {}, "ok", "knows no tokens"),
         (None, {MODELS: (200, [])}, "ok", "there is no token"),
         (None, {MODELS: (503, {})}, "warning", "HTTP 503"),
@@ -160,6 +160,6 @@ class Library:
 def test_models() -> None:
     told = list(storage.models(Library(0)))
     assert [finding.text for finding in told] == [
-        "1 models on this disk can be used", "bad: it is cut"
+        "1 installed models can be used", "bad: it is cut"
     ]  # fmt: skip
     assert [finding.text for finding in storage.models(Library(6))][-1] == "and 2 more"

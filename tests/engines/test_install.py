@@ -133,7 +133,7 @@ def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) ->
     assert find_requirement(only_source, compiled=False) == "paint-source"
     with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* ready-made") as no:
         find_requirement(Recipe(wheels=ways.wheels[:1]), compiled=True)
-    assert no.value.hint == "leave out --compile: vllama engines install painter"
+    assert no.value.hint == "omit --compile: vllama engines install painter"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_programs_are_named_as_the_machine_s_package_manager_does(
 
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:
     by_hand = Recipe(by_hand="brew install painter")
-    with pytest.raises(EngineMissing, match="no package of it is known") as caught:
+    with pytest.raises(EngineMissing, match="no known package") as caught:
         make_offer(Painter(install=by_hand), CPU, tmp_path)
     assert caught.value.hint == "brew install painter"
 
@@ -278,7 +278,7 @@ def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
     wrong = Painter(install=Recipe(wheels=(wheels("other==1"),)))
     chosen = make_offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
-    with pytest.raises(EnvironmentFailed, match="after its installation: it is not installed"):
+    with pytest.raises(EnvironmentFailed, match="after installing it: it is not installed"):
         asyncio.run(install(chosen, environ=uv.environ))
 
 

@@ -74,7 +74,7 @@ def test_the_environment_that_runs_us() -> None:
     assert found.executable == Path(sys.executable).with_name(HERE)
     assert found.module_folder("pytest") is not None
     assert find_package(SearchPaths(search=""), "x", distributions=("no-such-thing",)) == Missing(
-        engine="x", reason="it is not installed", hint="see how to get it: vllama engines"
+        engine="x", reason="it is not installed", hint="see how to install it: vllama engines"
     )
 
 

@@ -136,7 +136,7 @@ FAULTS = [
     (Good(ready=HttpProbe(path="/health")), "the probe does not verify the key"),
     (
         Good(ready=HttpProbe(path="/health", ready_statuses=frozenset({200, 503}))),
-        "succeeds with a server that answers 503",
+        "succeeds with a server that returns 503",
     ),
     (with_traits(context_length=1), "context_length=1, but 4096 was planned"),
     (with_traits(num_ctx=1), "sets `num_ctx`"),
@@ -151,7 +151,7 @@ FAULTS = [
         "`finish_body` is not pure",
     ),
     (with_traits(finish_body=lambda body: {}), "`finish_body` drops `messages`"),
-    (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path begins with '/'"),
+    (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path starts with '/'"),
     (with_traits(roles=frozenset({"user"})), "does not take messages of the roles assistant"),
     (
         with_method(

@@ -376,7 +376,7 @@ RECORDED = [
             "'namespace/repo_name': '/nonexistent/model'. Use `repo_type` argument if needed."
         ],
         1,
-        "the model's folder is not complete",
+        "the model's folder is incomplete",
     ),
     (
         [
@@ -385,7 +385,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "the model's folder is not complete",
+        "the model's folder is incomplete",
     ),
     (
         [

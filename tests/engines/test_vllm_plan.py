@@ -276,7 +276,7 @@ def test_an_fp8_cache_is_for_gpus_that_compute_in_it():
     old = replace(H100.accelerators[0], name="RTX 3090", compute_capability=(8, 6))
     tuning = ENGINE.tune(wish(replace(H100, accelerators=(old,)), kv_cache_type="q8_0"))
     assert "--kv-cache-dtype" not in tuning.settings.tuned_args
-    assert any("no fp8 cache: for that it does not use the RTX 3090" in r for r in tuning.reasons)
+    assert any("no fp8 cache: it does not use the RTX 3090" in r for r in tuning.reasons)
 
 
 def sharing(total: int, free: int) -> Platform:

@@ -122,7 +122,7 @@ def test_a_stream_that_breaks_off_is_an_error_in_log_and_metrics(server, path, b
     status, _, data = server.request("POST", path, {"model": name, **body}, {"x-request-id": id_})
     assert status == 200 and b"error" in data
     line = server.wait_for(rf"POST {path} 200 \S+s .*, then an error: .*{id_}\]")
-    assert "cannot go on: the connection to the engine was lost" in line
+    assert "cannot continue: the connection to the engine was lost" in line
     until(lambda: counted(server, path, 200, "connection_lost") == before + 1)
 
 

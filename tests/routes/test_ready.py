@@ -86,7 +86,7 @@ def test_reasons_are_for_keys_that_may_read(tmp_path):
 def test_a_dead_upstream_is_told_and_nothing_is_said_of_it_that_is_not_so(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     with Server(tmp_path, "--upstream", url, fake=False) as server:
-        server.wait_for(f"the upstream at {url} cannot serve: .*refused")
+        server.wait_for(f"upstream {url} is not available: .*refused")
         assert "already runs" not in server.output and "it answers" not in server.output
         for path in ("/health", "/readyz"):
             status, reply = asked(server, path)
@@ -101,10 +101,10 @@ def test_an_upstream_that_never_answers_is_told_too(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Server(tmp_path, "--upstream", url, fake=False) as server:
-            server.wait_for(f"the upstream at {url} cannot serve: no answer within 3 s")
+            server.wait_for(f"upstream {url} is not available: no response within 3 s")
             status, reply = asked(server, "/readyz")
             assert status == 503
-            reason = {"what": f"upstream {url}", "why": "no answer within 3 s"}
+            reason = {"what": f"upstream {url}", "why": "no response within 3 s"}
             assert reply["reasons"] == [reason]
 
 
@@ -158,7 +158,7 @@ def test_a_named_upstream_that_is_down_leaves_it_ready_and_is_not_asked_in_a_loo
             status, reply = server.post("/api/chat", body)
             assert status == 503 and "cannot reach the upstream 'bee'" in str(reply)
             assert elsewhere.url not in str(reply)
-            server.wait_for(f"the upstream at {elsewhere.url} cannot serve")
+            server.wait_for(f"upstream {elsewhere.url} is not available")
             assert is_ready(server), "there is a model on this disk"
             assert server.output.count("ERROR") == 1
             elsewhere.start()

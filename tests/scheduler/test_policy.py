@@ -179,7 +179,7 @@ def test_a_wait_names_the_models_that_hold_it_up():
 def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():
     two = [item("a", used=1), item("b", used=2)]
     assert held({"ram": 9}, two, 1).reason.startswith("only 1 model may be loaded at once")
-    assert held({"ram": -1}, two, 9).reason == "models use more memory than allowed"
+    assert held({"ram": -1}, two, 9).reason == "models use more memory than planned"
 
 
 # -- too much is held ---------------------------------------------------------------------------

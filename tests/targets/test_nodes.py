@@ -395,10 +395,10 @@ def test_a_node_wants_the_key_and_gives_it_no_more_than_it_needs(cluster) -> Non
 @pytest.mark.parametrize(
     ("path", "ending"),
     [
-        ("/api/chat", rb'\{"error":"cannot go on: [^\n]*\}\n$'),
+        ("/api/chat", rb'\{"error":"cannot continue: [^\n]*\}\n$'),
         (
             "/v1/chat/completions",
-            rb'data: \{"error":\{"message":"cannot go on[^\n]*\n\ndata: \[DONE\]\n\n$',
+            rb'data: \{"error":\{"message":"cannot continue[^\n]*\n\ndata: \[DONE\]\n\n$',
         ),
         ("/v1/messages", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),
         ("/v1/responses", rb'event: error\ndata: \{"type":"error"[^\n]*\n\n$'),

@@ -133,7 +133,7 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
     expect(now.get_by_text("running", exact=True)).to_be_visible()
     second = Client(server, "stalls", options={"num_ctx": 4096})
     waits = page.get_by_role("region", name="Queues")
-    expect(waits).to_contain_text("waiting for its previous instance to end")
+    expect(waits).to_contain_text("waiting for the previous instance")
     expect(waits).to_contain_text("Ahead of it: 127.0.0.1 (ollama, stalls:latest")
     page.get_by_role("link", name="Models", exact=True).click()
     card = page.get_by_role("article", name="stalls:latest")

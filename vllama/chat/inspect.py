@@ -101,9 +101,7 @@ class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     residual: Annotated[Residual, says("the residual stream")]
 
 
-MaybeInspected = Annotated[
-    Inspected | msgspec.UnsetType, says("collected activations and logits")
-]
+MaybeInspected = Annotated[Inspected | msgspec.UnsetType, says("collected activations and logits")]
 
 
 class Inspector(Protocol):

@@ -97,8 +97,8 @@ def test_remarks_on_unequal_work():
         {"round": 0, "side": "Ollama", "step": "swap", "seconds": None},
     ]
     assert make_remarks(rows, SIDES) == [
-        "not the same work: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
-        "not the same work: short answers have 64.0 tokens at vllama, 40.0 tokens at Ollama",
+        "different workload: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
+        "different workload: short responses have 64.0 tokens at vllama, 40.0 tokens at Ollama",
         "Ollama counts 40.0 tokens but sent 20.0 pieces (short prompts)",
         "no swap at Ollama: it keeps both models loaded; OLLAMA_MAX_LOADED_MODELS=1 makes it swap",
     ]

@@ -137,9 +137,7 @@ class HuggingFace:
         if not is_plain(etag):
             raise SourceError(f"cannot pull '{file.path}' of '{repository.hub_id}': no checksum")
         if not 0 <= size <= MOST_FILE_BYTES:
-            raise SourceError(
-                f"cannot pull '{file.path}' of '{repository.hub_id}': impossible size"
-            )
+            raise SourceError(f"cannot pull '{file.path}' of '{repository.hub_id}': invalid size")
         url = found.get("location") or response.url
         same = find_origin(url) == find_origin(self._endpoint)
         return Location(
