@@ -139,7 +139,11 @@ def test_other_words_for_an_action(
         (["stop", "--all"], "No such option: --all", "name the models"),
         (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
         (["serve", "m", "foo"], "unexpected extra argument(s) (foo)", "name one model"),
-        (["serve", "m", "--model", "n"], "cannot preload both 'm' and 'n'", "other models are loaded"),
+        (
+            ["serve", "m", "--model", "n"],
+            "cannot preload both 'm' and 'n'",
+            "other models are loaded",
+        ),
         (["show", "m", "--license", "--system"], "only one of --license", None),
         (["run", "m", "--think=much"], 'invalid think "much" in --think', "--think=low|"),
         (["run", "m", "--format", "xml"], 'invalid format "xml" in --format', "--format json"),

@@ -85,8 +85,7 @@ def test_no_editor_is_started_where_there_is_no_terminal(vllama: Vllama, file: P
     done = vllama("config", "edit", EDITOR="", VISUAL="", OLLAMA_EDITOR="")
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: cannot start the editor 'vi': not a terminal\n"
-        "Hint: set VISUAL or EDITOR\n"
+        "Error: cannot start the editor 'vi': not a terminal\nHint: set VISUAL or EDITOR\n"
     )
     assert not file.exists()
 

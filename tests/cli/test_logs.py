@@ -84,7 +84,10 @@ def test_a_run_that_goes_on_is_one_run() -> None:
     runs = RunShortener()
     assert len(list(runs.feed(["a: x"] * (LONGEST_RUN + 2)))) == LONGEST_RUN
     assert list(runs.feed(["a: x"] * 3)) == []
-    assert list(runs.feed(["b: y"])) == ["… 5 more lines of a (to show all: vllama logs --debug)", "b: y"]
+    assert list(runs.feed(["b: y"])) == [
+        "… 5 more lines of a (to show all: vllama logs --debug)",
+        "b: y",
+    ]
 
 
 def test_latest_may_be_left_out(vllama: Vllama, logs: Path) -> None:

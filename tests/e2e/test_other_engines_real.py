@@ -155,7 +155,7 @@ def test_raw_text_is_continued_where_the_engine_can(case, client, name):
     if case.completes:
         assert client.generate(name, **asked).response.strip() == "three four five"
         return
-    with pytest.raises(ollama.ResponseError, match="chats only"):
+    with pytest.raises(ollama.ResponseError, match="only chats"):
         client.generate(name, **asked)
 
 

@@ -127,7 +127,7 @@ def test_its_stream_ends_as_clients_expect(server):
     ("path", "more", "words"),
     [
         ("/api/chat", {"messages": SAID, "format": "json"}, "structured outputs"),
-        ("/api/generate", {"prompt": "a", "raw": True}, "chats only"),
+        ("/api/generate", {"prompt": "a", "raw": True}, "only chats"),
         ("/api/chat", {"messages": SAID, "logprobs": True}, "logprobs"),
         ("/api/embed", {"input": "a"}, "with Echo: no embedding support"),
     ],

@@ -117,7 +117,9 @@ def test_graphics_in_the_processor_are_not_used_beside_a_card() -> None:
     assert alone.accelerators == (inside,)
     both = linux(H100S.splitlines()[0], Findings(accelerators=(inside,)))
     assert [gpu.vendor for gpu in both.accelerators] == [Vendor.NVIDIA]
-    assert both.notes == ("AMD Strix Halo, integrated into the processor, is not used: a discrete GPU was found",)
+    assert both.notes == (
+        "AMD Strix Halo, integrated into the processor, is not used: a discrete GPU was found",
+    )
 
 
 def test_mac() -> None:

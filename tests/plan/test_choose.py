@@ -273,13 +273,13 @@ def test_layers_on_the_gpu(platform, installation, asked, layers):
         (CPU, LLAMA_CPP_HERE, 0, None),
         (
             CPU, LLAMA_CPP_HERE, 99,
-            "all layers on the CPU, although 99 on a GPU were requested: no GPU was found, and this "
-            "build of the engine has no GPU support",
+            "all layers on the CPU, although 99 on a GPU were requested: no GPU was found, and "
+            "this build of the engine has no GPU support",
         ),
         (
             CPU, LLAMA_CPP_GPU, 99,
-            "no GPU was found, although 99 on a GPU were requested: where the layers go is up to the "
-            "engine",
+            "no GPU was found, although 99 on a GPU were requested: the engine decides where the "
+            "layers go",
         ),
         (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as requested"),
         (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as requested"),

@@ -112,9 +112,7 @@ def test_the_largest_up_to_the_usual_one_that_fits(usable: float, quant: str) ->
         if small
         else f"it needs 5.4 GiB, {usable:.1f} GiB usable"
     )
-    assert reasons["Q8_0"] == (
-        f"chosen only on request: needs 8.8 GiB, {usable:.1f} GiB usable"
-    )
+    assert reasons["Q8_0"] == (f"chosen only on request: needs 8.8 GiB, {usable:.1f} GiB usable")
 
 
 @pytest.mark.parametrize(

@@ -131,7 +131,7 @@ def test_an_engine_that_counts_is_believed(server):
          "does not support vision"),
         ({"options": {"num_ctx": 256}, "truncate": False,
           "messages": [{"role": "user", "content": "x" * 5000}]},
-         400, "longer than the available context"),
+         400, "prompt exceeds the context"),
     ],
 )  # fmt: skip
 def test_bad_requests(server, body, status, text):

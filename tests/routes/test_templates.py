@@ -116,7 +116,7 @@ def test_old_turns_are_cut_from_a_finished_prompt(server, made):
     assert prompt.startswith("<|system|>S")
     assert prompt.endswith("8" * 600 + "<|assistant|>")
     status, reply = server.post("/api/chat", body | {"truncate": False})
-    assert (status, "longer than the available context" in reply["error"]) == (400, True)
+    assert (status, "prompt exceeds the context" in reply["error"]) == (400, True)
 
 
 def test_bos_is_not_there_twice(server, made):

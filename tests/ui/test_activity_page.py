@@ -185,7 +185,7 @@ def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page
     expect(ended.get_by_role("rowheader")).to_have_text("lost")
     ended.get_by_label("Model").select_option("plain:latest")
     ended.get_by_label("Errors only").check()
-    expect(ended).to_contain_text("No request matches.")
+    expect(ended).to_contain_text("No matching requests.")
     ended.get_by_role("button", name="Show all").click()
     expect(ended.get_by_role("row")).to_have_count(51)
     assert page.evaluate("location.hash") == "#/activity"

@@ -107,7 +107,7 @@ def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
     [
         ("new TypeError('x is undefined')", "the web UI failed: x is undefined"),
         ("new SyntaxError('Unexpected token')", "the web UI failed: Unexpected token"),
-        ("new DOMException('No.', 'NotAllowedError')", "the browser refused: No."),
+        ("new DOMException('No.', 'NotAllowedError')", "the browser rejected it: No."),
         ("new Error('cannot import it: it is none')", "cannot import it: it is none"),
         ("new DOMException('Aborted', 'AbortError')", "stopped"),
     ],
@@ -344,7 +344,7 @@ def test_settings_say_where_they_come_from(tmp_path, open_page):
         expect(row("context_length")).to_contain_text("--context-length")
         expect(row("keep_alive")).to_contain_text("OLLAMA_KEEP_ALIVE")
         expect(settings).not_to_contain_text("a-secret-key")
-        page.get_by_label("Filter the settings").fill("keep_alive")
+        page.get_by_label("Filter settings").fill("keep_alive")
         expect(row("context_length")).to_have_count(0)
 
 

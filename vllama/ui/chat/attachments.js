@@ -49,13 +49,13 @@ const isPicture = ({ type }) => type.startsWith("image/") && !type.startsWith("i
 async function readText(file) {
   /** @param {string} reason */
   const refuse = (reason) => new Error(`cannot attach “${file.name}”: ${reason}`);
-  if (file.size > MOST_TEXT_BYTES) throw refuse("it has more than 512 KiB, too much for a message");
+  if (file.size > MOST_TEXT_BYTES) throw refuse("it is larger than 512 KiB");
   let text;
   try {
     text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
   } catch {
-    throw refuse("it is neither a picture nor a text in UTF-8; convert it into a text first");
+    throw refuse("it is neither an image nor UTF-8 text; convert it to text first");
   }
-  if (text.includes("\0")) throw refuse("it is neither a picture nor a text; convert it into a text first");
+  if (text.includes("\0")) throw refuse("it is neither an image nor text; convert it to text first");
   return text;
 }

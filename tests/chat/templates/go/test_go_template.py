@@ -85,7 +85,7 @@ def test_what_go_writes(source: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("a\nb {{ .A", "line 2: the action is not closed"),
+        ("a\nb {{ .A", "line 2: unclosed action"),
         ("{{ if .A }}\n\n", "line 3: an {{end}} is missing"),
         ("{{ end }}", "unexpected {{end}}"),
         ("{{ else }}", "unexpected {{else}}"),
@@ -96,7 +96,7 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ $x }}", "undefined variable $x"),
         ("{{ if true }}{{ $y := 1 }}{{ end }}{{ $y }}", "undefined variable $y"),
         ("{{ $x = 1 }}", "undefined variable $x"),
-        ('{{ "abc }}', "a quoted text is not closed"),
+        ('{{ "abc }}', "unclosed quoted text"),
         ('{{ "\\q" }}', "unknown escape \\q"),
         ("{{ 'ab' }}", "not one character"),
         ("{{ 99999999999999999999 }}", "too large"),
