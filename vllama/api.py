@@ -281,7 +281,7 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
         setting = BY_FIELD.get(name) or by_key.get(name)
         if setting is None:
             raise ConfigError(
-                f"cannot start a server: there is no setting '{name}'",
+                f"cannot start a server: '{name}' is not a setting",
                 hint=removed.SETTINGS.get(name)
                 or removed.suggest_setting(name, by_key, "see them all: vllama config show"),
             )

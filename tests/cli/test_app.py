@@ -147,7 +147,7 @@ def test_other_words_for_an_action(
         (["show", "m", "--license", "--system"], "only one of --license", None),
         (["run", "m", "--think=much"], 'invalid think "much" in --think', "--think=low|"),
         (["run", "m", "--format", "xml"], 'invalid format "xml" in --format', "--format json"),
-        (["run", "m", "--keepalive", "soon"], 'keep_alive "soon" from --keepalive', "10m"),
+        (["run", "m", "--keepalive", "soon"], 'keep_alive "soon" in --keepalive', "10m"),
         (["serve", "--port", "x"], 'cannot use port "x" from --port: not a whole number', "11434"),
         (
             ["serve", "--context-length", "-5"],
@@ -275,7 +275,7 @@ def test_a_broken_pipe_is_quiet(env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        *((name, "needs no account") for name in ("signin", "login")),
+        *((name, "No sign-in is needed") for name in ("signin", "login")),
         *((name, "You are not signed in to ollama.com.\n") for name in ("signout", "logout")),
     ],
 )

@@ -57,7 +57,7 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     said = done.stderr.splitlines()
     assert said[0].startswith("using existing layer sha256:")
     assert "ignoring PARAMETER numa: not supported" in said
-    assert any("keeping renderer and parser without using them" in line for line in said)
+    assert any("renderer and parser are stored but not used" in line for line in said)
     assert said[-2:] == ["writing manifest", "success"]
     assert vllama("show", "terse", "--system").stdout == "Say\nlittle.\n"
     shown = vllama("show", "terse").stdout

@@ -100,7 +100,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "mend", "painter"], 2, "choose one of list, install, remove, doctor"),
         (["engines", "install", "nothing"], 2, "no such engine"),
         (["engines", "check"], 2, "Missing argument 'ADAPTERS'"),
-        (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
+        (["engines", "check", "painter"], 2, "use the form MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "unexpected extra argument"),
         (["engines", "install", "painter"], 2, "pass --yes"),
         (["engines", "install", "external"], 3, "no known package"),
@@ -120,7 +120,7 @@ def test_adapters_are_checked(vllama: Vllama) -> None:
     )
     done = vllama("engines", "check", "vllama.engines.vllm.adapter:Vllm", "tests.ports:free_port")
     assert done.returncode == 1
-    assert "vllama.engines.vllm.adapter:Vllm: 1 to correct" in done.stdout
+    assert "vllama.engines.vllm.adapter:Vllm: 1 problems" in done.stdout
     assert "the entry point names the class Vllm" in done.stdout
 
 

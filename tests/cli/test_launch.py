@@ -24,7 +24,7 @@ SHOWN = {
     "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
 }
 NOT_HERE = (
-    "cannot use 'm' with Claude Desktop: it only offers models"
+    "cannot use 'm' with Claude Desktop: it accepts only model names"
     if sys.platform == "darwin"
     else "cannot set up Claude Desktop here: only macOS is supported"
 )
@@ -234,7 +234,7 @@ def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None
     assert "changed since" not in vllama("launch").stdout
     path.write_text('{"theirs": 1}')
     done = vllama("launch", "claude", "--restore", "-y")
-    assert "Warning: somebody else changed this since" in done.stderr
+    assert "Warning: The file was changed since" in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "is kept in " in line)
     assert Path(line.partition("is kept in ")[2]).read_text() == '{"theirs": 1}'
     assert not path.exists()
@@ -290,7 +290,7 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
     ("args", "message", "status"),
     [
         (["launch", "codex"], "no model specified", 2),
-        (["launch", "codex", "-m", "m", "--config"], "cannot ask", 2),
+        (["launch", "codex", "-m", "m", "--config"], "cannot confirm", 2),
         (["launch", "codx"], "cannot launch 'codx'", 1),
         (["launch", "--restore"], "no tool specified", 2),
         (["launch", "codex", "--config", "--restore"], "only one of", 2),
@@ -389,14 +389,14 @@ def test_a_model_is_chosen_and_the_change_agreed(
     screen.type("9\r")
     screen.expect("enter a number from 1 to 2")
     screen.type("2\r")
-    screen.expect("Write this? [Y/n]")
+    screen.expect("Save these changes? [Y/n]")
     assert files(home) == {}
     screen.type("n\r")
     screen.expect("nothing was changed")
     assert screen.finish() == 1
     assert files(home) == {}
     screen = terminal("launch", "zed", "--config", "-m", "qwen3:8b")
-    screen.expect("Write this? [Y/n]")
+    screen.expect("Save these changes? [Y/n]")
     screen.type("\r")
     screen.expect("saved;")
     assert screen.finish() == 0

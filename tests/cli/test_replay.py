@@ -110,7 +110,7 @@ def test_a_server_of_its_own(server, name):
     ("arguments", "code", "text"),
     [
         (["--url", "http://127.0.0.1:1"], 3, "could not connect"),
-        (["--url", "http://127.0.0.1:1", "--engine", "fake"], 2, "leave out --url"),
+        (["--url", "http://127.0.0.1:1", "--engine", "fake"], 2, "omit --url"),
         (["--set", "no_such=1"], 2, "'no_such' is not a setting"),
         (["--set", "ctx=many"], 2, "cannot set 'ctx=many'"),
     ],

@@ -163,8 +163,8 @@ def test_a_pull_that_fails(stub: StubServer, vllama: Vllama) -> None:
     ("lines", "out", "message"),
     [
         ([*list(answer("part"))[:1], {"error": "the engine died"}], "part\n", "the engine died"),
-        (list(answer("part"))[:1], "part\n", "ended before it was complete"),
-        ([], "", "ended before it was complete"),
+        (list(answer("part"))[:1], "part\n", "ended early"),
+        ([], "", "ended early"),
     ],
 )
 def test_an_answer_that_fails_half_way(
@@ -318,7 +318,7 @@ def test_parameters(name: str, values: list[str], value: object) -> None:
         ("seed", ["x"], "a whole number, not 'x'"),
         ("top_p", ["x"], "a number, not 'x'"),
         ("use_mmap", ["x"], "true or false"),
-        ("seed", ["1", "2"], "takes one value"),
+        ("seed", ["1", "2"], "accepts only one value"),
     ],
 )
 def test_wrong_parameters(name: str, values: list[str], message: str) -> None:
@@ -343,7 +343,11 @@ def test_a_hint_of_the_server_has_a_line_of_its_own(stub: StubServer, vllama: Vl
         ("run", "./nothing", "no such file or folder"),
         ("stop", "./nothing", "no such file or folder"),
         ("run", "./here", "specify a .gguf file, or a folder with config.json and *.safetensors"),
-        ("run", "a b", "check 'a b': write model[:tag], org/repo[:QUANT] or the path of a .gguf "),
+        (
+            "run",
+            "a b",
+            "check 'a b': use the form model[:tag], org/repo[:QUANT] or the path of a .gguf ",
+        ),
     ],
 )
 def test_a_wrong_name_has_a_hint(

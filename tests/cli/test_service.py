@@ -141,7 +141,7 @@ def test_no_word_is_a_line_of_the_unit(tmp_path: Path, sign: str) -> None:
 )
 @pytest.mark.parametrize("system", [True, False])
 def test_no_key_is_in_a_unit(words: list[str], system: bool) -> None:
-    with pytest.raises(ConfigError, match="cannot write a key into the service") as caught:
+    with pytest.raises(ConfigError, match="cannot store a key in the service") as caught:
         make_service(words, system=system)
     assert "sk-1" not in str(caught.value)
 

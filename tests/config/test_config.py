@@ -181,7 +181,7 @@ def test_environment(environ: dict[str, str], field: str, value: object) -> None
         ({"OLLAMA_KEEP_ALIVE": "soon"}, "keep_alive_s", 300.0, '"soon" from OLLAMA_KEEP_ALIVE'),
         ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", None, "not a whole number"),
         ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; 11434 is used'),
-        ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "no such scheme"),
+        ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "unknown scheme"),
         ({"VLLAMA_PROT": "1"}, "port", 11434, "did you mean VLLAMA_PORT?"),
     ],
 )  # fmt: skip
@@ -265,11 +265,11 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     ("text", "message", "hint"),
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
-        ("zzzz = 1", "no such setting", "choose one of host, port"),
+        ("zzzz = 1", "not a setting", "choose one of host, port"),
         ('port = "x"', 'cannot use port "x" from', "use the form 11434"),
         ("port = [1]", "a list is not allowed here", "use the form"),
         ("[port]\na = 1", "a table is not allowed here", "use the form"),
-        ("port = ", "cannot read the config file", "write lines such as"),
+        ("port = ", "cannot read the config file", "use lines such as"),
         ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "use the form true"),
     ],
 )

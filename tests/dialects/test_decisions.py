@@ -124,7 +124,7 @@ def test_the_answers_of_system_one():
         ({"questions": {"q": SCORE | {"criteria": [None] * 11}}}, "'criteria': .*length <= 10"),
         ({"questions": {"q": SCORE | {"criteria": [None, 5]}}}, r"'criteria\[1\]': .*a string"),
         ({"questions": {"q": SCORE | {"instructions": None}}}, "instructions"),
-        ({"questions": {"q": SCORE | {"instructions": ""}}}, "instructions are missing"),
+        ({"questions": {"q": SCORE | {"instructions": ""}}}, "it has no instructions"),
         ({"state": 5}, "state"),
         ({"images": ["aGk="]}, "images"),
     ],

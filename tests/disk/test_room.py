@@ -36,12 +36,12 @@ def test_uploads_that_have_not_ended_count(tmp_path: Path) -> None:
     first, second = store.begin_file(), store.begin_file()
     store.reserve(first, "a", 150)
     store.reserve(first, "a", 200)  # it has grown
-    with pytest.raises(NoRoom, match="too many others"):
+    with pytest.raises(NoRoom, match="the storage limit is reached"):
         store.reserve(second, "a", 51)
     store.reserve(second, "b", 250)
     for number in range(2):
         store.reserve(store.begin_file(), f"c{number}", 250)
-    with pytest.raises(NoRoom, match="too many others"):
+    with pytest.raises(NoRoom, match="the storage limit is reached"):
         store.check_room("d", 51)
     store.release(first)
     store.check_room("d", 200)

@@ -121,7 +121,7 @@ def test_what_a_driver_runs(built, driver, good: bool) -> None:
     [
         (CPU, "'12.8'", (12, 8), "skipped", "no NVIDIA GPU"),
         (GPU, "'12.8'", (12, 4), "ok", "built for CUDA 12.8; the driver supports CUDA 12.4"),
-        (GPU, "'13.0'", (12, 8), "failed", "the driver runs only up to 12.8"),
+        (GPU, "'13.0'", (12, 8), "failed", "the driver supports only CUDA 12.8"),
         (GPU, "'13.0'", None, "warning", "is not known"),
         (GPU, "None", (12, 8), "warning", "PyTorch without CUDA"),
         (GPU, None, (12, 8), "skipped", "no engine with packages for CUDA"),
@@ -159,5 +159,5 @@ def test_gpu_memory_and_its_holders() -> None:
     assert told.status is Severity.WARNING
     assert f"(pid {me}) 70 GiB" in told.text and str(2**22) not in told.text
     (told,) = machine.gpu_memory(full, dict)
-    assert "processes that cannot be seen from here" in told.text
+    assert "processes that are not visible here" in told.text
     assert statuses(machine.gpu_memory(CPU, pytest.fail)) == ["skipped"]

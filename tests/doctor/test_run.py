@@ -80,7 +80,7 @@ def test_the_command(tmp_path: Path, web) -> None:
     web.answer["/api/version"] = (200, {"version": "0.9"})
     done = doctor(tmp_path, OLLAMA_HOST=f"127.0.0.1:{web.server_port}")
     assert done.returncode == 1
-    assert f"FAILED  port           port {web.server_port} is taken by an Ollama" in done.stdout
+    assert f"FAILED  port           port {web.server_port} is used by an Ollama" in done.stdout
     assert "hint: stop it" in done.stdout
 
 

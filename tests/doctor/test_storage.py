@@ -115,8 +115,8 @@ WHOAMI, MODELS = "/api/whoami-v2", "/api/models?limit=1"
     [
         ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "takes the token of ada"),
         ("t", {WHOAMI: (401, {})}, "failed", "rejects the token"),
-        ("t", {}, "ok", "knows no tokens"),
-        (None, {MODELS: (200, [])}, "ok", "there is no token"),
+        ("t", {}, "ok", "does not use tokens"),
+        (None, {MODELS: (200, [])}, "ok", "no token is set"),
         (None, {MODELS: (503, {})}, "warning", "HTTP 503"),
     ],
 )

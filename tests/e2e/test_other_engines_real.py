@@ -277,7 +277,7 @@ def test_a_taken_port_is_told(case, model, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         told = refused(case, tmp_path, model, "--", case.port_flag, port)
-    words = {"--port": "cannot give the engine a --port: vllama chooses a free one"}
+    words = {"--port": "cannot pass --port to the engine: vllama chooses a free one"}
     assert words.get(case.port_flag, "its port was taken by another program") in told
 
 

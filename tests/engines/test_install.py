@@ -294,7 +294,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     ("recipe", "platform", "advice"),
     [
         (RECIPE, CPU, "install it with: vllama engines install painter"),
-        (RECIPE, with_gpu(Vendor.AMD), "there is no package of it for this machine"),
+        (RECIPE, with_gpu(Vendor.AMD), "no package for this machine"),
         (Recipe(by_hand="brew install painter"), CPU, "brew install painter"),
         (replace(RECIPE, by_hand="buy it"), with_gpu(Vendor.AMD), "buy it"),
         (Recipe(), CPU, "otherwise"),

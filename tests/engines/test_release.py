@@ -154,7 +154,7 @@ def test_a_server_that_only_drips_is_given_up(
 ) -> None:
     monkeypatch.setattr(bodies, "SLOW_AFTER_S", 0.1)
     releases.faults = {fault}
-    with pytest.raises(EnvironmentFailed, match=r"cannot download .*: only \d+ bytes came in"):
+    with pytest.raises(EnvironmentFailed, match=r"cannot download .*: only \d+ bytes received in"):
         bring(releases, tmp_path)
 
 
@@ -315,7 +315,7 @@ def test_an_archive_that_has_changed_since_it_was_tested(
     releases: Releases, tmp_path: Path
 ) -> None:
     pinned = replace(ARCHIVE, digests={name(OLD): "0" * 64})
-    with pytest.raises(EnvironmentFailed, match="is not the file that was tested"):
+    with pytest.raises(EnvironmentFailed, match="differs from the tested file"):
         bring(releases, tmp_path, replace(BUILD, archive=pinned))
 
 

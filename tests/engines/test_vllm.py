@@ -420,7 +420,7 @@ RECORDED = [
             " to <function human_readable_int at 0x7faa642a7f60>."
         ],
         2,
-        "does not take an argument: argument --kv-cache-memory-bytes: Value lots",
+        "does not accept an argument: argument --kv-cache-memory-bytes: Value lots",
     ),
     (
         ["KeyError: 'invalid tool call parser: nope (chose from { apertus,dots })'"],
@@ -445,7 +445,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "made for a context of 8192 tokens, not 100000",
+        "supports a context of 8192 tokens, not 100000",
     ),
     (
         [
@@ -475,12 +475,12 @@ RECORDED = [
             LAST,
         ],
         1,
-        "weights are cut or damaged",
+        "weights are truncated or damaged",
     ),
     (
         [f"{WORKER}RuntimeError: CPU Generator does not use offset", "nanobind: leaked 2 types!"],
         0,
-        "a request with a seed ended it",
+        "it crashed on a request with a seed",
     ),
     # seen on an H200: a build without an optional part only warns of it
     (

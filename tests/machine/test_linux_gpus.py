@@ -145,7 +145,7 @@ def test_without_resizable_bar_its_memory_is_unknown(tmp_path: Path) -> None:
     known = assemble(system="linux", arch="x86_64", processor=None, mac=None, findings=(found,))
     assert known.untold == found.accelerators
     assert not known.accelerators
-    assert "Vulkan build knows it" in known.notes[0]
+    assert "Vulkan build can use it" in known.notes[0]
 
 
 def test_without_cards(tmp_path: Path) -> None:

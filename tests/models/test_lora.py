@@ -27,8 +27,8 @@ LORA, OTHER = Path("/lora"), Path("/other")
     [
         (PEFT, 2),
         (PEFT | {"rank_pattern": {"q_proj": 16}}, 16),
-        (PEFT | {"peft_type": "LOHA"}, "no LoRA adapter"),
-        (PEFT | {"r": 0}, "no LoRA adapter"),
+        (PEFT | {"peft_type": "LOHA"}, "not a LoRA adapter"),
+        (PEFT | {"r": 0}, "not a LoRA adapter"),
         (PEFT | {"r": 1024}, "rank 1024 is above 512"),
         ({"peft_type": "LORA"}, "cannot read"),
         ([], "cannot read"),

@@ -388,12 +388,12 @@ def test_adapters_that_the_engine_takes():
 @pytest.mark.parametrize(
     ("platform", "installed", "made", "says"),
     [
-        (CPU, (LLAMA_CPP_HERE,), adapted(2), "it has 2 adapters, and the engine takes 1 only"),
+        (CPU, (LLAMA_CPP_HERE,), adapted(2), "it has 2 adapters, and the engine supports 1 only"),
         (
             H100,
             BOTH,
             replace(adapted(2), format=Format.SAFETENSORS),
-            "it has 2 adapters, and the engine takes 1 only",
+            "it has 2 adapters, and the engine supports 1 only",
         ),
     ],
 )

@@ -366,7 +366,7 @@ def test_another_engine_may_take_less_memory():
 def test_what_was_asked_for_stays_before_a_start_too():
     assert "use o:Q8_0, which is installed" in str(refusing(here(strict=True)).hint)
     named = replace(BIG, name="hf.co/org/m-GGUF:F16")
-    assert "which is here and smaller" in str(refusing(here(), named).hint)
+    assert "which is installed and smaller" in str(refusing(here(), named).hint)
     alone = refusing(here(CPU, LLAMA_SERVER_HERE, engine="llama.cpp"), forms=[])
     assert alone.message.startswith("cannot load 'm:latest': model requires more system memory")
     assert "smaller quantization" in str(alone.hint)

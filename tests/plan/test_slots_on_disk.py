@@ -51,7 +51,7 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
     ):
         plan = make_plan(known, bundle(), info, make_need())
         assert plan.settings.slot_dir is None
-        assert any("its conversations are not kept on disk" in each for each in plan.reasons)
+        assert any("its conversations are not stored on disk" in each for each in plan.reasons)
     other = replace(known, found=facts(CPU, (LLAMA_CPP_HERE,)).found)
     assert make_plan(other, bundle(), INFO, make_need()).settings.slot_dir is None
 

@@ -298,7 +298,7 @@ def test_a_folder_is_one_server_s_until_it_ends_however_that_is(tmp_path, end) -
         second = BatchStore(tmp_path / "batches", GB)
         for _ in range(3):
             assert not second.open()
-            with pytest.raises(Busy, match="another server runs those of this data folder") as told:
+            with pytest.raises(Busy, match="another server uses this data folder") as told:
                 second.check_open()
             assert told.value.status == 503
         holder.send_signal(end)

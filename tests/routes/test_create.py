@@ -277,7 +277,7 @@ def test_what_cannot_draft(tmp_path):
 def test_a_base_that_cannot_be_pulled(server):
     lines = server.lines("/api/create", {"model": "x", "from": "nothing-here"})
     assert lines[0] == {"status": "pulling manifest"}
-    assert "no repository on the hub is known" in lines[-1]["error"]
+    assert "no known repository on the hub" in lines[-1]["error"]
     status, reply = server.post(
         "/api/create", {"model": "x", "from": "nothing-here", "stream": False}
     )

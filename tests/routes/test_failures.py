@@ -181,7 +181,7 @@ def test_an_empty_answer_is_an_error(server):
     name = server.model("empty", "--empty-200")
     status, reply = whole(server, name)
     assert status >= 500
-    assert "before the answer was complete" in reply["error"]
+    assert "ended the stream early" in reply["error"]
 
 
 def test_an_engine_that_does_not_start_names_the_cause(server):

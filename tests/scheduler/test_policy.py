@@ -173,7 +173,7 @@ def test_a_wait_names_the_models_that_hold_it_up():
     assert one(5, 0, [item("a", retiring=True), item("b")]).waits_for == ("a",)
     assert one(5, 0, [item("a", busy=True), item("b", 0)]).waits_for == ("a",)
     freed = one(5, 0, settling=True)
-    assert freed.waits_for == () and freed.reason.endswith("to return its memory")
+    assert freed.waits_for == () and freed.reason.endswith("to release its memory")
 
 
 def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():

@@ -121,7 +121,7 @@ def test_what_does_not_fit_the_machine_is_loaded_or_lies_elsewhere_has_no_now() 
         (3.1, 3, [[], [], []], "They fit together"),
         (2.1, 3, [[], [], ["a"]], "serve unloads a for c"),
         (1.1, 3, [[], ["a"], ["b"]], "serve unloads a for b, then b for c"),
-        (9.0, 2, [[], [], ["a"]], "a request asks for it (at most 2 at once)"),
+        (9.0, 2, [[], [], ["a"]], "a model on request (at most 2 at a time)"),
         (0.9, 3, [[], [], []], "a, b, c cannot be loaded"),
     ],
 )

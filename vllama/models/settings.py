@@ -127,7 +127,7 @@ class ModelSettings:
         "traits of an upstream's model, as in [upstreams.NAME]", example="{ context_length = 8192 }"
     )
     price: Annotated[Price, make_kind(Price)] | None = setting(
-        "prices per million tokens; default of cached: that of prompt",
+        "prices per million tokens; `cached` defaults to `prompt`",
         example="{ prompt = 0.15, cached = 0.02, generated = 0.60 }",
     )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)

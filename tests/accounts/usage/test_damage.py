@@ -305,7 +305,7 @@ async def test_a_folder_that_cannot_be_used_is_tried_again(
     recorder.close()
     await running
     assert count(folder) == (5000, 10_000)
-    assert caplog.text.count("cannot keep usage") == 1 and "again" in caplog.text
+    assert caplog.text.count("cannot store usage") == 1 and "again" in caplog.text
     assert len(found) == 1 and len(found[0]) >= ROWS, "limits know what was used before"
 
 

@@ -195,7 +195,7 @@ def test_vscode() -> None:
     assert load(changed("vscode", theirs)) == [{"name": "Azure", "vendor": "azure"}, ours]
     (group,) = load(changed("vscode", text, Target(url=URL, model="other")))
     assert [entry["id"] for entry in group["models"]] == ["qwen3:8b", "other"]
-    with pytest.raises(ValueError, match="no list of providers"):
+    with pytest.raises(ValueError, match="not a list of providers"):
         changed("vscode", '{"a": 1}')
 
 

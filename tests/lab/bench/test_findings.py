@@ -78,7 +78,7 @@ def test_a_table_tells_what_is_missing():
     assert lines[1][1:3] == ("41 ms", "1.23 s")
     assert lines[2][:4] == ("cold load", "810 ms", "900 ms", "0.90 × [0.90 … 0.90]")
     assert lines[3] == ("memory, loaded", "1 MiB", "-", "-", "-")
-    assert lines[4] == ("memory, most", "512 MiB", "-", "-", "-")
+    assert lines[4] == ("peak memory", "512 MiB", "-", "-", "-")
 
 
 def test_one_server_alone():

@@ -84,7 +84,7 @@ def test_the_reason_is_uvs_own(output: str, reason: str, hint: str | None) -> No
     assert explain_failure(output.splitlines(), 1) == (reason, hint)
 
 
-@pytest.mark.parametrize(("code", "reason"), [(-9, "memory is short"), (-15, "signal 15")])
+@pytest.mark.parametrize(("code", "reason"), [(-9, "memory ran out"), (-15, "signal 15")])
 def test_a_signal_is_a_reason(code: int, reason: str) -> None:
     assert reason in explain_failure(["Collecting x"], code)[0]
 

@@ -108,7 +108,7 @@ def test_rows_that_are_no_heads_stay_whole():
         ({"peft_type": "IA3"}, None, "it is not a PEFT LoRA adapter"),
         ([], None, "it is not a PEFT LoRA adapter"),
         (PEFT, {}, "it has no tensors"),
-        (PEFT | {"alpha_pattern": {"q_proj": 2}}, None, "scales them one by one"),
+        (PEFT | {"alpha_pattern": {"q_proj": 2}}, None, "scales them individually"),
         (PEFT, {f"{PREFIX}mlp.experts.0.w1.lora_A.weight": np.ones((2, 4))}, "is not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_magnitude_vector": np.ones(4)}, "not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_A.weight": np.ones(4)}, "(F32) is not supported"),

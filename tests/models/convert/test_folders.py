@@ -58,7 +58,7 @@ def test_mlx(folder):
 
 def test_no_tokenizer(folder):
     (folder / "tokenizer.json").rename(folder / "tokenizer_config.json")
-    with pytest.raises(BadModelFile, match="there is no tokenizer in"):
+    with pytest.raises(BadModelFile, match="has no tokenizer"):
         check_folder(folder, "m")
 
 
@@ -140,7 +140,9 @@ def test_what_the_disk_refuses_is_told(tmp_path):
 
 def test_room(tmp_path):
     check_free_space(tmp_path, 10, "do it", lambda path: 10**9)
-    with pytest.raises(DiskFull, match=r"cannot do it: it needs about 2 GB .* 1 GB are free"):
+    with pytest.raises(
+        DiskFull, match=r"cannot do it: it temporarily needs about 2 GB .* 1 GB are free"
+    ):
         check_free_space(tmp_path / "not" / "there", 2 * 10**9, "do it", lambda path: 10**9)
 
 

@@ -97,7 +97,7 @@ def test_a_storage_that_only_trickles(
     big: StandInHub, with_settings: Callable[..., ModelsSettings]
 ) -> None:
     big.fault = Once(Fault(bytes_per_s=200), times=-1)
-    with pytest.raises(SourceError, match=r"only \d+ bytes came in 1 s"):
+    with pytest.raises(SourceError, match=r"only \d+ bytes received in 1 s"):
         fetch(with_settings(stall_timeout_s=1.0, attempts=2))
 
 

@@ -36,7 +36,7 @@ def test_an_adapter_is_kept_and_makes_another_model(library: Library, tmp_path: 
     [
         ({"n_embd": 32}, "its tensors for 'blk.0.attn_q.weight' have a different shape"),
         ({"tensor": "blk.7.attn_q.weight"}, "the model has no tensor 'blk.7.attn_q.weight'"),
-        ({"tensor": "blk.0.ffn_gate.weight"}, "another shape"),
+        ({"tensor": "blk.0.ffn_gate.weight"}, "a different shape"),
         ({"tensor": "blk.0.attn_norm.weight"}, "are not matrices"),
         ({"parts": ("lora_a",)}, "are not a pair"),
         ({"parts": ()}, "it has no tensors"),

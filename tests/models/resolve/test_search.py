@@ -272,7 +272,7 @@ def test_a_tag_must_match_in_a_gguf_repository(hub: StandInHub, source: HuggingF
     assert taken(choose(source, "Acme/R-GGUF:ud-q4_k_xl"))[1] == "UD-Q4_K_XL"
     with pytest.raises(ModelNotFound) as caught:
         choose(source, "Acme/R-GGUF:Q6_K")
-    assert caught.value.hint == "take one of: Q4_K_M, Q8_0, UD-Q4_K_XL"
+    assert caught.value.hint == "use one of: Q4_K_M, Q8_0, UD-Q4_K_XL"
 
 
 def test_shards_and_pieces(hub: StandInHub, source: HuggingFace) -> None:
@@ -367,7 +367,7 @@ def test_a_free_form_of_a_gated_model(hub: StandInHub, source: HuggingFace) -> N
     assert "license must be accepted" in why(found, "Acme/Rocket-3B-Instruct-GGUF")
     assert found.notes[1] == (
         f"license: {BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
-        "the model's license (rocket3) applies all the same: "
+        "the model's license (rocket3) still applies: "
         f"https://huggingface.co/{BASE}"
     )
 
@@ -454,7 +454,7 @@ def test_disabled(hub: StandInHub, source: HuggingFace) -> None:
         ({"README.md": b"x"}, "only README.md"),
         ({}, "only no files"),
         ({"pytorch_model.bin": b"x", "config.json": b"{}"}, "only pytorch_model.bin"),
-        ({"m-Q4_0.gguf.part1of2": b"1"}, "m-Q4_0.gguf: it is cut into pieces"),
+        ({"m-Q4_0.gguf.part1of2": b"1"}, "m-Q4_0.gguf: its parts must be joined"),
         ({"m-Q4_0-00001-of-00002.gguf": b"1"}, "1 of 2 parts are missing"),
         ({"model.safetensors": b"x"}, "only model.safetensors"),
     ],

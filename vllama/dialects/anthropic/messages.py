@@ -128,7 +128,7 @@ def _user(role: str, blocks: Iterable[tuple[str, Mapping[str, Any]]]) -> list[di
             try:
                 inner.extend(_part(place, item))
             except BadRequest as error:  # a tool's result must not end a conversation
-                inner.append({"type": "text", "text": f"[left out: {error.message}]"})
+                inner.append({"type": "text", "text": f"[omitted: {error.message}]"})
         identity = read_text(block, "tool_use_id")
         texts = [part["text"] for part in inner if part["type"] == "text"]
         if block.get("is_error") and not "".join(texts).lower().startswith("error"):

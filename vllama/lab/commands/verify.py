@@ -117,7 +117,7 @@ def parse_sides(engines: str, model: str | None) -> tuple[Peer, Peer]:
     if len(parts) != 2:
         named = f"'{engines}' names {len(parts)}" if parts else "none specified"
         raise ConfigError(
-            f"cannot compare engines: two are needed, and {named}",
+            f"cannot compare engines: two are required, {named}",
             hint="name two engines: --engines llama-cpp-python,llama-server",
         )
     sides = []

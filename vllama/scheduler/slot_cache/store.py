@@ -117,7 +117,7 @@ class SlotStore:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ConfigError(
-                f"cannot keep conversations in '{self.folder}': another server does",
+                f"cannot store conversations in '{self.folder}': another server uses it",
                 hint="leave out --cache-disk, or set another data_dir",
             ) from None
         self._saved = {each.name: each for each in read_records(self.folder)}
@@ -127,7 +127,7 @@ class SlotStore:
         if free + self.size_bytes + self._blocks.total() < self._most_bytes:
             self._lock.release()
             raise ConfigError(
-                f"cannot keep {format_bytes_decimal(self._most_bytes)} of conversations: "
+                f"cannot store {format_bytes_decimal(self._most_bytes)} of conversations: "
                 f"{format_bytes_decimal(free)} are free at '{self.folder}'",
                 hint="set a smaller --cache-disk",
             )

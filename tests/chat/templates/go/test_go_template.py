@@ -128,7 +128,7 @@ def test_what_cannot_be_read(source: str, reason: str) -> None:
     [
         ("a\n\n{{ .A.B }}", "line 3: a string has no field B"),
         ("{{ .Missing.X }}", "nil has no field X"),
-        ('{{ .A "x" }}', "no function got an argument"),
+        ('{{ .A "x" }}', "argument for a value that is not a function"),
         ("{{ nil }}", "nil is not a command"),
         ("{{ index .L 3 }}", "out of range: 3"),
         ('{{ index .L "a" }}', "an index is an integer"),
