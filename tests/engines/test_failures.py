@@ -75,7 +75,7 @@ RECORDED = [
       "ValueError: Failed to load model from file: x.gguf"], 1, "architecture 'z'", ARCHITECTURE),
     ("llama-cpp-python", ["llama_model_load: error loading model: tensor 'blk.9.ffn_up.weight' "
       "data is not within the file bounds, model is corrupted or incomplete",
-      "ValueError: Failed to load model from file: /models/a.gguf"], 1, "truncated or damaged", None),
+      "ValueError: Failed to load model from file: /models/a.gguf"], 1, "truncated or", None),
     ("llama-cpp-python",
      ["gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'"],
      1, "not a GGUF", None),
@@ -104,7 +104,7 @@ RECORDED = [
     ("llama-server", ["E llama_model_load: error loading model: tensor 'blk.16.ffn_down.weight' "
       "data is not within the file bounds, model is corrupted or incomplete",
       "E srv    load_model: failed to load model, '/cut.gguf'",
-      "error: Failed to init server, please check the input params."], 1, "truncated or damaged", None),
+      "error: Failed to init server, please check the input params."], 1, "truncated or", None),
     ("llama-server", ["E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, "
       "port: 45131", "E srv  llama_server: exiting due to HTTP server error"],
      1, "port was taken", PORT),

@@ -127,8 +127,8 @@ def test_a_wrong_path_is_told_and_nothing_else_taken(tmp_path: Path) -> None:
     found = paint(places)
     assert isinstance(found, Missing)
     assert found.reason == (
-        f"there is no paint-cpu or paint or paint-serve at '{tmp_path / 'nowhere'}', which the "
-        "settings name"
+        f"no paint-cpu or paint or paint-serve at '{tmp_path / 'nowhere'}', which is set in "
+        "engine_paths"
     )
     assert "engine_paths" in found.hint
 

@@ -252,4 +252,4 @@ def test_a_model_can_be_left_out_and_a_second_server_is_refused(tmp_path) -> Non
             [sys.executable, "-m", "vllama", "serve", "--port", "0", *DISK],
             env=server.env, capture_output=True, text=True, timeout=LIMIT_S,
         )  # fmt: skip
-        assert second.returncode != 0 and "another server does" in second.stderr
+        assert second.returncode != 0 and "another server uses it" in second.stderr
