@@ -267,7 +267,7 @@ class Server:
             for line in self._said
             if line.startswith(name)
         }
-        last = next((line for line in reversed(self._said) if line.strip()), "it said nothing")
+        last = next((line for line in reversed(self._said) if line.strip()), "it printed nothing")
         cause = told.get("Error: ") or f"exit code {self._code}: {last}"
         what = f"'{self.model}'" if self.model else "models"
         return ServeFailed(f"cannot serve {what}: {cause}", hint=told.get("Hint: "))

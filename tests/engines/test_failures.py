@@ -69,7 +69,7 @@ MAGIC = "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GG
 GIVES_UP = "E srv  llama_server: exiting due to model loading error"
 RECORDED = [
     ("llama-cpp-python", ["llama_model_load: error loading model: unknown model architecture: 'z'"],
-     1, "does not know the architecture 'z'", ARCHITECTURE),
+     1, "does not support the architecture 'z'", ARCHITECTURE),
     # the most telling pattern wins over the newest line
     ("llama-cpp-python", ["llama_model_load: error loading model: unknown model architecture: 'z'",
       "ValueError: Failed to load model from file: x.gguf"], 1, "architecture 'z'", ARCHITECTURE),

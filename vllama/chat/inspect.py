@@ -39,7 +39,7 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A vector that is added `strength` times after each of `layers`."""
+    """A steering vector, added `strength` times after each of `layers`."""
 
     vector: Annotated[tuple[float, ...], says("values of the vector", minItems=1)]
     layers: Layers
@@ -81,9 +81,9 @@ class Steering:
 
 
 class Residual(msgspec.Struct, frozen=True, kw_only=True):
-    """The residual stream after some layers, for the tokens of prompt and answer.
+    """The residual stream after some layers, for the tokens of the prompt and the response.
 
-    The last token of an answer is missing: it has been through no layer.
+    The last token of a response is missing: it passes through no layer.
     """
 
     dtype: Annotated[Dtype, says("data type of the values")]

@@ -62,7 +62,7 @@ GENERAL = make_patterns(
      "it was built for a newer system ({0})",
      "install a build for this system, or use another engine", Fault.MISMATCH),
     (r"undefined symbol: (\S+)",
-     "its installed parts do not match (no symbol {0})",
+     "its installed libraries do not match (no symbol {0})",
      "remove its environment and install it again", Fault.MISMATCH),
     (r"(?i)driver version is insufficient|NVIDIA driver on your system is too old"
      r"|forward compatibility was attempted on non supported HW",

@@ -60,7 +60,7 @@ class ModelSettings:
         "additional arguments for the engine", example='["--seed", "1"]', effect=LOAD
     )
     context_length: kinds.Context | None = setting(
-        "context length in tokens", example="8192", effect=LOAD
+        "context length, in tokens", example="8192", effect=LOAD
     )
     num_parallel: kinds.Count | None = setting("parallel requests", example="4", effect=LOAD)
     replicas: table_kinds.Replicas | None = setting(

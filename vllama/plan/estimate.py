@@ -136,7 +136,7 @@ def make_rung_estimate(
     wanted, asked = choose_context(facts, format_, info, need, on_gpu=on_gpu)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
-        reasons.append(f"context limited to the {wanted} tokens of the model's training")
+        reasons.append(f"context limited to the {wanted} tokens that the model was trained on")
     sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
     least = min(tokens for tokens in sensible if tokens)
     if rung.divided and not asked and wanted > least:

@@ -42,7 +42,7 @@ NUMBERS = ("first", "second", "third", "fourth")
 
 WORDS = {
     Fault.MEMORY: "it runs out of memory",
-    Fault.ARCHITECTURE: "the engine does not know the architecture",
+    Fault.ARCHITECTURE: "the engine does not support the architecture",
     Fault.QUANTIZATION: "the engine cannot read the quantization",
     Fault.MISMATCH: "the driver or libraries do not match the engine's build",
     Fault.DEVICE: "the engine finds no usable GPU",
@@ -252,7 +252,7 @@ def make_last_error(
     return EngineStartFailed(
         "; ".join((*parts, *list_kept(facts, failed))),
         hint="; or ".join(hint for hint in hints if hint)
-        or f"read the engine's log: vllama logs {first.plan.bundle.name}",
+        or f"see the engine's log: vllama logs {first.plan.bundle.name}",
     )
 
 

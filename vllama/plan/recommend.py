@@ -35,9 +35,9 @@ FITS: tuple[Fit, ...] = ("fits", "slow", "too large")
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):
-    """A model of the table as it would run here. `where` says in which memory it would lie.
+    """A known model as it would run on this machine. `where` is the memory that would hold it.
 
-    `memory_bytes` is without the optional cache of conversations, `gpu_bytes` the GPUs' part of it.
+    `memory_bytes` excludes the optional conversation cache; `gpu_bytes` is the GPUs' share of it.
     """
 
     model: str

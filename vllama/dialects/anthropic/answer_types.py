@@ -142,7 +142,7 @@ class MessageStop(Struct, tag="message_stop"):
 
 
 class InspectEvent(Struct, tag="inspect"):
-    """Results of `inspect`: an event of vllama's own, before the end."""
+    """Results of `inspect`: a vllama extension, sent before the end."""
 
     inspect: Annotated[Inspected, says("the collected activations and logits")]
 

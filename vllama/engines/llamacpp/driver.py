@@ -275,7 +275,7 @@ def explain_ollama_only(info: ModelInfo) -> str | None:
     inside = next((tensor for tensor, _, _ in info.tensors if tensor.startswith(ENCODERS)), None)
     if inside is not None and info.architecture not in OWN_ENCODERS:
         return (
-            "the file was made for Ollama's own engine: the encoder of images or sound is inside "
-            f"it ('{inside}'), not in an mmproj file beside it"
+            "the file was made for Ollama's own engine: it contains the image or audio encoder "
+            f"('{inside}') instead of a separate mmproj file"
         )
     return None

@@ -147,8 +147,8 @@ def check_probe(engine: Engine) -> Iterator[str]:
         server.is_ready, server.key = True, "another-key"
         if takes_key and _probe(spec):
             yield (
-                "the probe does not verify the key: name a route that asks for it in "
-                "`verify_path`, so that another program on the port is not taken for the engine"
+                "the probe does not verify the key: set a route that requires it in "
+                "`verify_path`, so that another program on the port is not mistaken for the engine"
             )
 
 

@@ -71,7 +71,7 @@ RECIPE = Recipe(
             env=TORCH,
             check=("vllm", "--version"),
             package="vllm",
-            note="it brings its own CUDA libraries",
+            note="it includes its own CUDA libraries",
         ),
         Wheels(
             steps=(
@@ -127,7 +127,7 @@ FAILURES = make_patterns(
      "correct the arguments after -- (or engine_args); vllm serve --help=all lists them", None),
     (r"invalid (tool call|reasoning) parser: ?(\S+)|"
      r"(Tool|Reasoning) parser '?([\w-]+)'? not found",
-     "this vLLM does not support the {0}{2} parser {1}{3}", "update vLLM, or use another after --",
+     "this vLLM does not support the {0}{2} parser {1}{3}", "update vLLM, or set another after --",
      None),
     (r"Model architectures? \[?'?([^'\]]+)'?\]? (?:are|is) not supported",
      "vLLM does not support the architecture {0}",
@@ -193,7 +193,7 @@ FAILURES = make_patterns(
         oldest=True,
     ),
     (r"EngineDeadError",
-     "its core ended without an error message: it was killed, or crashed in native code; if nobody"
-     " killed it, the system may have run out of memory",
+     "its core ended without an error message: it was killed, or crashed in native code,"
+     " possibly because the system ran out of memory",
      "use a smaller --context-length or a smaller model, or free memory", None),
 )  # fmt: skip

@@ -34,7 +34,7 @@ Examples:
   vllama verify --engines llama-server=./m-Q4_0.gguf,llama-server=./m-Q8_0.gguf --min-agreement 0.8
   vllama verify smollm2:135m --engines llama-cpp-python,llama-server --prompts mine.jsonl --json
 
-Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
+Each engine runs in turn on a new server, and completes the same prompts with greedy sampling. The
 exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
 probabilities do (--max-kl), or, where an engine returns none, their texts (--min-agreement).
 """

@@ -117,7 +117,7 @@ class Workshop:
             env=converter_environment(self.env, self.folder),
             folder=self.folder,
             on_progress=self._bar(status, total),
-            hint="a newer converter may know the model: add --update; "
+            hint="a newer converter may support the model: add --update; "
             "custom model code runs only with --trust-remote-code",
         )
         self._bar(status, total)(1.0)

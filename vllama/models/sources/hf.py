@@ -201,7 +201,7 @@ class HuggingFace:
                     self._answers.keep(url, token, kept)
             left -= len(kept.body)
             if left < 0 or len(pages) == _MAX_PAGES:
-                raise SourceError(f"cannot read {url}: {self._host} answers without end")
+                raise SourceError(f"cannot read {url}: {self._host} returned an endless response")
             try:
                 page = decode_json(kept.body)
             except ValueError as error:

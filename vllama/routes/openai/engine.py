@@ -55,7 +55,7 @@ async def ask_engine(gateway: Gateway, request: Request) -> None:
     if request.path.startswith(DOOR) and (key is None or not key.allows(Scope.ENGINE)):
         raise Forbidden(
             f"cannot serve {request.path[:80]}: it needs a key with the scope '{Scope.ENGINE}'",
-            hint="ask the operator, who can use: vllama keys change NAME --scope infer,engine",
+            hint="ask the operator, who can run: vllama keys change NAME --scope infer,engine",
         )
     body = parse_openai(await request.body() or b"{}")
     name = str(body.get("model") or request.read_query().get("model", ""))
