@@ -121,7 +121,7 @@ def test_adapters_are_checked(vllama: Vllama) -> None:
     done = vllama("engines", "check", "vllama.engines.vllm.adapter:Vllm", "tests.ports:free_port")
     assert done.returncode == 1
     assert "vllama.engines.vllm.adapter:Vllm: 1 problems" in done.stdout
-    assert "the entry point names the class Vllm" in done.stdout
+    assert "the entry point is the class Vllm" in done.stdout
 
 
 def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], uv: Fake) -> None:

@@ -345,7 +345,7 @@ def test_warnings(home: Path, stub: StubServer, vllama: Vllama) -> None:
     )
     done = vllama("launch", "goose", "-m", "m", "--config")
     assert "Warning: 'm' does not support tools; goose can only chat with it\n" in done.stderr
-    assert "Warning: 'm' has a context of 4096 tokens; goose works well from 32768 on\n" in (
+    assert "Warning: 'm' has a context length of 4096 tokens; goose needs at least 32768\n" in (
         done.stderr
     )
 

@@ -51,7 +51,7 @@ def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
         *("Model", "Platform", "Engines", "Files", "Needed memory", "Devices"),
         *("Now", "Reasons", "If that fails", "Command"),
     ]
-    assert "nothing, it is here" in done.stdout and "→" in done.stdout
+    assert "nothing; it is here" in done.stdout and "→" in done.stdout
 
 
 def test_a_model_on_the_hub_is_not_downloaded(gguf: Path, env: dict[str, str], vllama) -> None:

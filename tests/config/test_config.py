@@ -180,7 +180,7 @@ def test_environment(environ: dict[str, str], field: str, value: object) -> None
     [
         ({"OLLAMA_KEEP_ALIVE": "soon"}, "keep_alive_s", 300.0, '"soon" from OLLAMA_KEEP_ALIVE'),
         ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", None, "not a whole number"),
-        ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; 11434 is used'),
+        ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; using port 11434'),
         ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "unknown scheme"),
         ({"VLLAMA_PROT": "1"}, "port", 11434, "did you mean VLLAMA_PORT?"),
     ],
@@ -317,7 +317,7 @@ def test_the_token_file(home: Path) -> None:
         ("hf_ok".encode("utf-16-be"), "UTF-16"),
         ("hf_o\u200bk".encode(), "U+200B"),
         ("hf_ök".encode(), "U+00F6"),
-        ("hf_ök".encode("latin-1"), "no UTF-8 text"),
+        ("hf_ök".encode("latin-1"), "not UTF-8 text"),
         (b"hf ok", "U+0020"),
         (b"hf_\x7f", "U+007F"),
     ],
@@ -426,7 +426,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     assert settings.key_to_send == "sk-flag" and not settings.notes
     keys.chmod(0o644)
     (note,) = config.load({"api_key_file": str(keys)}, {}).notes
-    assert note.startswith("every user of this machine can read") and f"chmod 600 {keys}" in note
+    assert note.startswith("other users of this machine can read") and f"chmod 600 {keys}" in note
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
         ("[models.a]\ncontext_lenght = 3\n", r"models\.a\.context_lenght .*line 2", "context_len"),
         ("[models.a]\nctx = 3\n", r"models\.a\.ctx .*line 2: not a", "did you mean context_len"),
         ("[models.a]\nnum_ctx = 3\n", r"models\.a\.num_ctx ", "did you mean context_length"),
-        ("ctx = 3\n", r'"ctx" in .*line 1: no such', "did you mean context_length"),
+        ("ctx = 3\n", r'"ctx" in .*line 1: not a', "did you mean context_length"),
         ('[model."x"]\nctx = 3\n', "cannot use model ", 'did you mean [models."NAME"]?'),
         ('[upstream.x]\nurl = "http://h"\n', '"upstream" in .*line 1', "did you mean upstreams"),
         ('\n[models.a]\n# x\nnum_parallel = "x"', r"a\.num_parallel .*line 4: not a whole", "4"),
@@ -121,7 +121,7 @@ traits = { context = 3 }
         (f"models.b.context from {file}, line 6", "context_length"),
         (f"upstreams.u.traits.context from {file}, line 10", "context_length"),
     ]
-    assert set(settings.notes) == {f"{old} is called {new} now" for old, new in notices}
+    assert set(settings.notes) == {f"{old} is now called {new}" for old, new in notices}
     assert list(load(tmp_path, "[models.a]\ncontext_length = 1\n").notes) == []
 
 

@@ -113,7 +113,7 @@ WHOAMI, MODELS = "/api/whoami-v2", "/api/models?limit=1"
 @pytest.mark.parametrize(
     ("token", "answer", "status", "text"),
     [
-        ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "takes the token of ada"),
+        ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "accepts the token of ada"),
         ("t", {WHOAMI: (401, {})}, "failed", "rejects the token"),
         ("t", {}, "ok", "does not use tokens"),
         (None, {MODELS: (200, [])}, "ok", "no token is set"),
@@ -133,7 +133,7 @@ def test_a_hub_that_is_not_there_and_one_that_is_not_asked() -> None:
         nobody.bind(("127.0.0.1", 0))  # not listening: refused at once
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         (told,) = machine.hub(url, None, offline=False)
-    assert told.status is Severity.WARNING and "cannot be reached" in told.text
+    assert told.status is Severity.WARNING and "cannot reach" in told.text
     assert statuses(machine.hub("http://hub.test", None, offline=True)) == ["skipped"]
 
 

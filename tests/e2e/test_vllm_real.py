@@ -148,7 +148,7 @@ def chat_engine(server: Server) -> psutil.Process:
 
 def test_the_plan_tells_its_numbers(server, name):
     server.wait_for(r"cache of .* tokens, 2(\.0)? KiB each")
-    server.wait_for("read by its parser hermes")
+    server.wait_for("parsed with hermes")
     (row,) = server.get("/api/ps")["models"]
     assert row["context_length"] == 2048
 
@@ -401,7 +401,7 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, mo
 @pytest.mark.parametrize(
     ("arguments", "variables", "said"),
     [
-        (("--no-such-flag",), {}, "does not know the arguments --no-such-flag"),
+        (("--no-such-flag",), {}, "does not support the arguments --no-such-flag"),
         # the planner's own arithmetic, and the engine's where that cannot see it
         (("--kv-cache-memory-bytes", "900000G"), {}, "model requires more system memory"),
         ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node are free"),

@@ -88,7 +88,7 @@ RECORDED = [
      -11, "cannot use the model's adapter", None),
     ("llama-cpp-python", ["ModuleNotFoundError: No module named 'sse_starlette'"],
      1, "sse_starlette", MISMATCH),
-    ("llama-cpp-python", ["something else"], 7, "exit code 7: something else", None),
+    ("llama-cpp-python", ["something else"], 7, "exited with code 7: something else", None),
     ("llama-cpp-python", [], -9, "out of memory", MEMORY),
     ("llama-cpp-python", [], -11, "SIGSEGV", None),
     ("llama-cpp-python", [], -4, "another CPU", MISMATCH),
@@ -155,12 +155,12 @@ RECORDED = [
       "'/t.gguf'", "E srv    load_model: failed to load draft model, '/t.gguf'"],
      1, "draft model '/t.gguf'", None),
     ("llama-server", ["error: invalid argument: --nonsense"],
-     1, "does not know the argument --nonsense", None),
+     1, "does not support the argument --nonsense", None),
     ("llama-server", ['error while handling argument "--draft-max": the argument has been removed. '
       "use --spec"],
-     1, "does not take the argument --draft-max: the argument has been removed. use --spec", None),
+     1, "does not accept the argument --draft-max: the argument has been removed. use --spec", None),
     ("llama-server", ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
-     1, "does not know the argument --nonsense 1", None),
+     1, "does not support the argument --nonsense 1", None),
     ("llama-server", ["error: invalid argument: 'GGML_TYPE_ZZ'"], 1, "GGML_TYPE_ZZ", None),
     ("llama-server", ["llama-server: error while loading shared libraries: libllama.so.0: cannot "
       "open shared object file: No such file or directory"],
@@ -179,7 +179,7 @@ RECORDED = [
       "too large"], 1, "truncated or damaged", None),
     ("mlx-lm", ["2026-11-21 - ERROR - mlx_lm.server generation thread died: Model type zzama not "
       "supported.", "ValueError: Model type zzama not supported."],
-     None, "does not know the architecture zzama", ARCHITECTURE),
+     None, "does not support the architecture zzama", ARCHITECTURE),
     ("mlx-lm", ["2026-11-21 - ERROR - mlx_lm.server generation thread died: [load_safetensors] "
       "Invalid json header length /m/model.safetensors"],
      None, "could not load the model ([load_safetensors] Invalid json header", None),
@@ -189,7 +189,7 @@ RECORDED = [
     ("max", ["ValueError: The encoding 'bfloat16' is not compatible with the selected device type "
       "'cpu'."], 1, "cannot use weights in bfloat16 on a device of type cpu", QUANTIZATION),
     ("max", ["The network port 8000 is already in use"], 1, "port was taken", PORT),
-    ("max", ["Error: No such option: --fast"], 2, "does not know the argument --fast", None),
+    ("max", ["Error: No such option: --fast"], 2, "does not support the argument --fast", None),
     ("tinygrad", ["ValueError: Invalid tokenizer preset 'smollm'"],
      1, "does not support the tokenizer 'smollm'", ARCHITECTURE),
     ("tinygrad", ["FileNotFoundError: [Errno 2] No such file or directory: 'clang'"],

@@ -131,7 +131,7 @@ def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) ->
     assert find_requirement(ways, compiled=True) == "paint-source"
     only_source = Recipe(wheels=ways.wheels[1:])
     assert find_requirement(only_source, compiled=False) == "paint-source"
-    with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* ready-made") as no:
+    with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* prebuilt") as no:
         find_requirement(Recipe(wheels=ways.wheels[:1]), compiled=True)
     assert no.value.hint == "omit --compile: vllama engines install painter"
 
@@ -240,7 +240,7 @@ def test_a_plug_in_comes_with_the_packages(tmp_path: Path) -> None:
     assert list_requirements(make_offer(painter, CPU, tmp_path).steps) == ["paint==1"]
     with pytest.raises(EngineMissing, match="with 'comb': it is not a plug-in") as caught:
         make_offer(painter, CPU, tmp_path, plugins=["comb"])
-    assert caught.value.hint == "there is: brush"
+    assert caught.value.hint == "available plug-ins: brush"
     newer = replace(brush, python=((3, minor + 1), (3, minor + 1)))
     painter = replace(painter, install=replace(painter.install, plugins=(newer,)))
     with pytest.raises(EngineMissing, match=rf"it needs Python 3.{minor + 1} to"):

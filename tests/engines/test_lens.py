@@ -91,7 +91,7 @@ def test_what_it_has_collected():
     ],
 )  # fmt: skip
 def test_an_answer_in_another_form_is_an_error(changes):
-    with pytest.raises(UpstreamError, match="vllm-lens answered in another form"):
+    with pytest.raises(UpstreamError, match="unexpected data from vllm-lens"):
         Lens().read(answer(**changes), (5,))
 
 

@@ -179,7 +179,7 @@ ENGINE = Strange()
             WHOLE + "Strange.find = lambda self: None",
             "has a `find` that cannot be called with (search_paths)",
         ),
-        (WHOLE + "ENGINE = Strange", "names the class Strange, not an instance of it"),
+        (WHOLE + "ENGINE = Strange", "is the class Strange, not an instance of it"),
         (WHOLE + "Strange.name = 'vllm'", "the name 'vllm' belongs to vllama itself"),
         (WHOLE + "Strange.aliases = ('Llama.cpp',)", "'llama.cpp' belongs to vllama itself"),
         ("ENGINE = {}[1]", "KeyError: 1"),

@@ -163,11 +163,11 @@ def test_a_server_that_only_drips_is_given_up(
     [
         ("wrong digest", "does not match the SHA-256 in its release"),
         ("damaged", "does not match the SHA-256 in its release"),
-        ("no digest", "the release b11434 has no SHA-256 of llama-b11434-bin-ubuntu-x64.tar.gz"),
+        ("no digest", "release b11434 has no SHA-256 of llama-b11434-bin-ubuntu-x64.tar.gz"),
         ("limit", r"rejects further requests until \d\d:\d\d \(rate limit\)"),
         ("garbage", "does not describe a release"),
         ("other", "describes another release"),
-        ("gone", "answers 503"),
+        ("gone", "returned 503"),
         ("larger", r"the download stopped after \d+ of \d+ bytes"),
     ],
 )
@@ -223,7 +223,7 @@ def test_what_is_installed_outlives_a_failure(releases: Releases, tmp_path: Path
 @pytest.mark.parametrize(
     ("archive", "says"),
     [
-        (make_archive({"llama-b11434/README": "no"}), "its archive has no llama-server"),
+        (make_archive({"llama-b11434/README": "no"}), "its archive has no executable llama-server"),
         (make_archive({"../llama-server": PROGRAM}), "its archive cannot be unpacked"),
         (make_archive({}, links={"llama-server": "/bin/true"}), "its archive cannot be unpacked"),
         (make_build(OLD, "#!/bin/sh\necho lib missing >&2; exit 127\n"), "lib missing"),

@@ -92,7 +92,7 @@ def raise_an_error(self, *arguments):
 
 FAULTS = [
     (object(), "it has no `name`, `title`, `find`"),
-    (Good, "the entry point names the class Good"),
+    (Good, "the entry point is the class Good"),
     (Good(name="Good One"), "a `name` that is not of lower-case letters, digits"),
     (Good(aliases=("good",)), "`aliases` repeats the name"),
     (Good(formats=()), "`formats` is empty"),

@@ -403,7 +403,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "does not know models of the type zzama",
+        "does not support models of the type zzama",
     ),
     (
         [
@@ -412,7 +412,7 @@ RECORDED = [
             "api_server.py: error: unrecognized arguments: --disable-log-requests",
         ],
         2,
-        "does not know the arguments --disable-log-requests",
+        "does not support the arguments --disable-log-requests",
     ),
     (
         [
@@ -425,12 +425,12 @@ RECORDED = [
     (
         ["KeyError: 'invalid tool call parser: nope (chose from { apertus,dots })'"],
         1,
-        "does not know the tool call parser nope",
+        "does not support the tool call parser nope",
     ),
     (
         ["KeyError: \"Reasoning parser 'nope' not found. Available parsers: cohere_command3\""],
         1,
-        "does not know the Reasoning parser nope",
+        "does not support the Reasoning parser nope",
     ),
     (
         ["    sock.bind(addr)", "OSError: [Errno 98] Address already in use"],
@@ -506,7 +506,7 @@ RECORDED = [
         "AssertionError: the frobnicator is upside down",
     ),
     # an engine that died while it served ends with 0, as if it had been asked to
-    ([], 0, "exit code 0"),
+    ([], 0, "exited with code 0"),
     ([], -9, "ran out of memory"),
 ]
 

@@ -167,7 +167,7 @@ def test_a_probe_that_fails_is_a_note() -> None:
 
 def test_commands_that_cannot_run() -> None:
     assert "cannot run" in run_command(["/nonexistent/tool"], timeout_s=1).problem
-    assert "no answer" in run_command(["sleep", "30"], timeout_s=0.05).problem
+    assert "did not respond" in run_command(["sleep", "30"], timeout_s=0.05).problem
     assert run_command(["sh", "-c", "echo oops >&2; exit 3"], timeout_s=5).text == "oops\n"
 
 

@@ -134,7 +134,7 @@ def test_only_cards_with_memory_of_their_own_count(tmp_path: Path) -> None:
     assert gpu.total_bytes == gpu.free_bytes == 16 * GIB
     assert found.notes == (
         "Intel GPU 0x56a0, integrated into the processor, is not used: it is not faster than "
-        "the cores",
+        "the CPU cores",
     )
 
 

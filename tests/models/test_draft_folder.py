@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_guess_is_refused(library, large, tmp_path, changes
 
 def test_both_have_to_be_of_one_format(library, large, tmp_path):
     file = make(tmp_path / "small") / "model.safetensors"
-    with pytest.raises(BadRequest, match="has to be a folder of safetensors"):
+    with pytest.raises(BadRequest, match="must be a folder of safetensors"):
         create(library, NewModel(name="drafting", base=large, draft=file))
     with pytest.raises(BadRequest, match="it is the same model"):
         create(library, NewModel(name="drafting", base=large, draft=large.path))

@@ -290,12 +290,12 @@ def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | No
         (
             repository(WHOLE),
             (GGUF,),
-            "safetensors only, and gguf is wanted",
+            "only safetensors; gguf is required",
             "use a GGUF repository",
         ),
-        (repository(Q4), (ST,), "gguf only, and safetensors is wanted", "install an engine"),
+        (repository(Q4), (ST,), "only gguf; safetensors is required", "install an engine"),
         (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantized"),
-        (BOTH, (), "another format is wanted", "install an engine"),
+        (BOTH, (), "another format is required", "install an engine"),
     ],
 )
 def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:

@@ -46,7 +46,7 @@ BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
         (CPU, BOTH, "llama-cpp-python", "any CPU"),
         (MAC, (LLAMA_CPP_GPU,), "llama-cpp-python", "Metal"),
         (H100, BOTH, "vllm", "NVIDIA H100"),
-        (H100, (LLAMA_CPP_GPU,), "llama-cpp-python", "vLLM would be the choice here"),
+        (H100, (LLAMA_CPP_GPU,), "llama-cpp-python", "vLLM would be preferred here"),
     ],
 )
 def test_the_engine_follows_the_platform(platform, installed, engine, reason):
@@ -185,7 +185,7 @@ def test_an_engine_asked_for_by_name_refuses_by_itself():
     ("installed", "hint"),
     [
         ((VLLM_HERE,), "--engine vllm"),
-        ((), "choose vLLM, which can: install it with: vllama engines install vllm"),
+        ((), "use vLLM, which supports it: install it with: vllama engines install vllm"),
     ],
 )
 def test_who_is_refused_by_an_engine_hears_of_one_that_can(installed, hint):
@@ -336,7 +336,7 @@ def test_an_automatic_context_shrinks_until_it_fits():
     tight = replace(CPU, ram_total_bytes=int(5.1 * GIB))
     plan = make_plan(facts(tight), bundle(), large, Need())
     assert plan.settings.context_length == 2048
-    assert any("lowered" in reason for reason in plan.reasons)
+    assert any("reduced" in reason for reason in plan.reasons)
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers():

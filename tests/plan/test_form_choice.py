@@ -112,7 +112,7 @@ def test_the_largest_up_to_the_usual_one_that_fits(usable: float, quant: str) ->
         if small
         else f"it needs 5.4 GiB, {usable:.1f} GiB usable"
     )
-    assert reasons["Q8_0"] == (f"chosen only on request: needs 8.8 GiB, {usable:.1f} GiB usable")
+    assert reasons["Q8_0"] == (f"chosen only on request: it needs 8.8 GiB, {usable:.1f} GiB usable")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_one_that_lies_on_the_gpu_as_a_whole_comes_first(
     found = choose(32, platform=machine, installed=(here,))
     assert (found.variant.quant, found.shortage) == (quant, None)
     reasons = {c.quant: c.reason for c in found.candidates}
-    told = f"chosen only on request: would have {in_ram} % in RAM"
+    told = f"chosen only on request: it would have {in_ram} % in RAM"
     assert reasons["Q8_0"] == told
     if quant != "Q4_K_M":
         assert "Q4_K_M would have" in found.notes[0]
@@ -150,7 +150,7 @@ def test_a_quantization_that_was_named_is_never_replaced(usable: float, fits: bo
     assert found.variant.quant == "Q8_0" and (found.shortage is None) is fits
     if found.shortage:
         assert "Q8_0 needs 8.8 GiB" in found.shortage.message
-        assert found.shortage.hint == "take Q5_K_M, which fits"
+        assert found.shortage.hint == "use Q5_K_M, which fits"
 
 
 def test_nothing_fits() -> None:

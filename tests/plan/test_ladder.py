@@ -217,7 +217,7 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
     assert "the second failed: cause B" in third.instead
     error = make_last_error(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
-        "cannot start m: cause A; tried then: a context of 2048 tokens instead of 4096 (cause B); "
+        "cannot start m: cause A; tried next: a context of 2048 tokens instead of 4096 (cause B); "
         f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title} (cause C)"
     )
     assert str(error.hint).startswith("do")

@@ -106,7 +106,7 @@ def test_an_engine_that_can_do_less_is_said_to() -> None:
     here = Facts(platform=CPU, found=found, settings=EngineSettings(num_parallel=4))
     told = report_plan(here, bundle(), INFO, {})
     reasons = {row["engine"]: row["reason"] for row in told["engines"] if not row["taken"]}
-    assert reasons == {LLAMA_CPP.name: "it answers one request at a time"}
+    assert reasons == {LLAMA_CPP.name: "it runs one request at a time"}
 
 
 def test_two_amounts_that_differ_look_different() -> None:

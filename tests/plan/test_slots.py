@@ -56,7 +56,7 @@ def facts_of(installed, platform=CPU, compiler=True, **settings):
         ([NATIVE.name], 8, NATIVE, ""),
         ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "parallel requests), but it is not"),
         ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "vllama engines install llama-server"),
-        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it answers one request at a time"),
+        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it runs one request at a time"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "vllama engines install llama-server"),
     ],
 )

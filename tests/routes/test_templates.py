@@ -220,7 +220,7 @@ def test_adapters_that_cannot_be_used(server, tmp_path):
     body = {"model": "x", "from": "plain"}
     for path, says in (
         (write_tiny_lora(tmp_path / "a.gguf", n_embd=32), "have a different shape"),
-        (write_tiny_lora(tmp_path / "b.gguf", arch="qwen2"), "it is for the architecture qwen2"),
+        (write_tiny_lora(tmp_path / "b.gguf", arch="qwen2"), "it requires the architecture qwen2"),
         (write_tiny_gguf(tmp_path / "c.gguf"), "it is not a LoRA adapter"),
     ):
         digest = upload(server, path)

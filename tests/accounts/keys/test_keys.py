@@ -156,7 +156,7 @@ def test_a_file_that_cannot_be_read_opens_nothing(
         ("", "invalid name"),
         ("a b", "invalid name"),
         ("-x", "invalid name"),
-        ("ann", "there is one"),
+        ("ann", "it already exists"),
     ],
 )
 def test_names_that_cannot_be_added(name: str, message: str, tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_a_key_that_does_not_exist_cannot_be_changed(tmp_path: Path) -> None:
 def test_scopes_are_read(values: list[str], scopes: str) -> None:
     assert " ".join(store.read_scopes(values)) == scopes
     for wrong in ([""], ["root"], ["infer,root"]):
-        with pytest.raises(ValueError, match="no scope"):
+        with pytest.raises(ValueError, match="not a scope"):
             store.read_scopes(wrong)
 
 
@@ -262,7 +262,7 @@ def test_only_the_command_opens_a_server_again(tmp_path: Path) -> None:
     add(file, "ann")
     change_keys(file, lambda keys: store.revoke_key(keys, "ann", NOW_S))
     ring.refresh()
-    with pytest.raises(Unauthorized, match="has none") as refused:
+    with pytest.raises(Unauthorized, match="no key exists") as refused:
         ring.check(None)
     assert "vllama keys open" in (refused.value.hint or "")
     change_keys(file, lambda _: None, opens=True)

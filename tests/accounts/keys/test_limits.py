@@ -422,7 +422,7 @@ async def test_keys_of_a_group_share_its_limits(kind: str, group: Group, words: 
         limits.admit(key)
         if kind != "concurrent":
             limits.finish(key, 10, UNIT)
-    with pytest.raises(LimitReached, match=f"the group 'team' .*{words}"):
+    with pytest.raises(LimitReached, match=f"group 'team' .*{words}"):
         limits.admit(keys[3])
     assert limits._uses["3"].running == 0, "nothing of a refused request is counted"
     for key in free:

@@ -99,7 +99,7 @@ def test_remarks_on_unequal_work():
     assert make_remarks(rows, SIDES) == [
         "different workload: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
         "different workload: short responses have 64.0 tokens at vllama, 40.0 tokens at Ollama",
-        "Ollama counts 40.0 tokens but sent 20.0 pieces (short prompts)",
+        "Ollama reports 40.0 tokens but sent 20.0 pieces (short prompts)",
         "no swap at Ollama: it keeps both models loaded; OLLAMA_MAX_LOADED_MODELS=1 makes it swap",
     ]
 

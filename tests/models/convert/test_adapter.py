@@ -136,7 +136,7 @@ def test_folders_that_lack_something(library, base, tmp_path):
     with pytest.raises(BadRequest, match=r"no adapter_config\.json and no adapter_model"):
         bring_adapters(library, base, "lora", {})
     files[WEIGHTS].write_bytes(b"cut")
-    with pytest.raises(BadRequest, match="no safetensors file"):
+    with pytest.raises(BadRequest, match="not a safetensors file"):
         bring_adapters(library, base, "lora", files)
     assert bring_adapters(library, base, "x", {"x.gguf": tmp_path}) == (tmp_path,)
 
@@ -144,7 +144,7 @@ def test_folders_that_lack_something(library, base, tmp_path):
 def test_architectures_and_formats_without_adapters(library, tmp_path):
     weights = write(tmp_path / "lora")
     uploads = {name: path.rename(tmp_path / f"blob-{name}") for name, path in weights.items()}
-    with pytest.raises(BadRequest, match="no GGUF; vllama create -q F16"):
+    with pytest.raises(BadRequest, match="not a GGUF file; use vllama create -q F16"):
         bring_adapters(library, library.find(str(local(tmp_path / "m"))).bundle, "lora", uploads)
     with pytest.raises(Exception, match="the architecture mamba is not supported"):
         read_tensors(uploads[WEIGHTS], ModelInfo(architecture="mamba"))

@@ -12,7 +12,7 @@ from vllama.models.types import Format
 
 def test_a_model_without_a_gguf(hub, library, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
-    with pytest.raises(NoPlan, match="it holds safetensors only, and gguf is wanted") as caught:
+    with pytest.raises(NoPlan, match="it has only safetensors; gguf is required") as caught:
         library.remote.pull("org/model", formats=(Format.GGUF,))
     assert caught.value.hint.startswith("convert it to GGUF: vllama convert Org/Model; or ")
 

@@ -44,11 +44,11 @@ def test_a_model_for_vectors_is_not_quantized_unasked(library, tmp_path):
     [
         ("mine", {"quantize": "q4"}, BadRequest, "unsupported quantization"),
         ("mine", {"outtype": "q4_k_m"}, BadRequest, "unsupported type"),
-        ("mine", {"quantize": "Q4_0", "outtype": "q8_0"}, BadRequest, "it is Q8_0 already"),
+        ("mine", {"quantize": "Q4_0", "outtype": "q8_0"}, BadRequest, "it is already Q8_0"),
         ("mine", {"output": "a b"}, BadRequest, "invalid model name"),
         ("mine", {"output": "hf.co/a/b"}, BadRequest, "invalid model name"),
         ("gguf", {}, BadRequest, "it is already a GGUF file"),
-        ("gguf", {"quantize": "f16"}, BadRequest, "it is F16 already"),
+        ("gguf", {"quantize": "f16"}, BadRequest, "it is already F16"),
         ("nowhere", {}, ModelNotFound, "cannot find a model at"),
         ("awq", {}, BadModelFile, "quantized with AWQ"),
         ("own", {}, BadModelFile, "Mistral's own format"),

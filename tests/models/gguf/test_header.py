@@ -66,7 +66,7 @@ def test_agrees_with_the_gguf_package(tiny: Path) -> None:
         (b"GGUF" + struct.pack("<IQQ", 1, 0, 0), "version 1 is not supported"),
         (b"GGUF" + struct.pack("<IQQ", 9, 0, 0), "version 9 is not supported"),
         (b"GGUF" + struct.pack(">IQQ", 3, 0, 0), "big-endian"),
-        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "announces 1152921504606846976 tensors"),
+        (b"GGUF" + struct.pack("<IQQ", 3, 2**60, 0), "declares 1152921504606846976 tensors"),
         (header(struct.pack("<Q", 2**63) + b"x" * 9, 1), "a string in it has"),
         (header(text("k") + struct.pack("<I", 77), 1), "unknown value type 77"),
         (

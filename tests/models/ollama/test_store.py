@@ -158,7 +158,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
         "big:cloud": "cloud",
         "split:latest": "split",
         "torch:latest": "format is pt",
-        "words:latest": "params are not JSON",
+        "words:latest": "params are not valid JSON",
         "holes:latest": "not complete",
     }
     assert reasons.keys() == said.keys()

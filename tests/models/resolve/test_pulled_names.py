@@ -189,7 +189,7 @@ def test_names_noted_at_once_are_all_kept(tmp_path: Path) -> None:
 
 def test_a_data_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(VllamaError, match="cannot note the name") as caught:
+    with pytest.raises(VllamaError, match="cannot record the name") as caught:
         PulledNames(tmp_path / "data").note(ModelRef.parse("o/m"), a_bundle("hf.co/o/m:Q8_0"))
     assert "VLLAMA_DATA_DIR" in str(caught.value.hint)
 

@@ -139,8 +139,8 @@ def test_order_of_quantizers(
         ("evil/Rocket-3B-Instruct-Uncensored-GGUF", "'uncensored' in its name"),
         ("evil/Rocket-3B-Instruct-R1-Distill-GGUF", "'r1 distill' in its name"),
         ("evil/Merged-Rocket-3B-Instruct-GGUF", "'merged' in its name"),
-        ("evil/Rocket-3B-GGUF", "not that of Rocket-3B-Instruct"),
-        ("evil/Comet-GGUF", "not that of Rocket-3B-Instruct"),
+        ("evil/Rocket-3B-GGUF", "does not match Rocket-3B-Instruct"),
+        ("evil/Comet-GGUF", "does not match Rocket-3B-Instruct"),
     ],
 )
 def test_others_models_are_not_taken(
@@ -179,9 +179,9 @@ def test_number_of_parameters(
     if fits:
         assert choose(source, BASE, GGUF).repository.hub_id == "somebody/Rocket-3B-Instruct-GGUF"
     else:
-        with pytest.raises(NoPlan, match="safetensors only, and gguf is wanted") as caught:
+        with pytest.raises(NoPlan, match="only safetensors; gguf is required") as caught:
             choose(source, BASE, GGUF)
-        assert "not taken: somebody/Rocket-3B-Instruct-GGUF: it has" in str(caught.value.hint)
+        assert "rejected: somebody/Rocket-3B-Instruct-GGUF: it has" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(

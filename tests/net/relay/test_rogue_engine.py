@@ -181,7 +181,7 @@ async def test_a_whole_answer_has_a_limit() -> None:
 
     async with running(answer) as (_, upstream):
         assert len((await upstream.fetch(Call(path="/", body=b""))).body) == 500_000
-        with pytest.raises(UpstreamError, match="more than 128 MiB") as caught:
+        with pytest.raises(UpstreamError, match="larger than 128 MiB") as caught:
             await upstream.fetch(Call(path="/", body=b""))
         assert caught.value.status == 502
 

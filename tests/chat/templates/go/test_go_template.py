@@ -101,7 +101,7 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ 'ab' }}", "not one character"),
         ("{{ 99999999999999999999 }}", "too large"),
         ("{{ break }}", "outside of {{range}}"),
-        ("{{ .A .B", "not closed"),
+        ("{{ .A .B", "unclosed"),
         ("{{ (.A }}", "a ) is missing"),
         ("{{ .A) }}", "unexpected ')'"),
         ('{{ .A"x" }}', "is a space missing?"),
