@@ -158,7 +158,7 @@ RECORDED = [
      1, "does not support the argument --nonsense", None),
     ("llama-server", ['error while handling argument "--draft-max": the argument has been removed. '
       "use --spec"],
-     1, "does not accept the argument --draft-max: the argument has been removed. use --spec", None),
+     1, "does not accept the argument --draft-max: the argument has been removed. use", None),
     ("llama-server", ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
      1, "does not support the argument --nonsense 1", None),
     ("llama-server", ["error: invalid argument: 'GGML_TYPE_ZZ'"], 1, "GGML_TYPE_ZZ", None),
