@@ -50,7 +50,7 @@ def test_a_model_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:
     done = vllama("bench", "m")
     assert done.returncode == 1
     assert "cannot measure vllama: loading m: model 'm' not found" in done.stderr
-    assert "under the same name" in done.stderr
+    assert "with the same name" in done.stderr
 
 
 def test_a_request_that_fails(vllama: Vllama, stub: StubServer) -> None:

@@ -81,7 +81,7 @@ def test_list_has_ollamas_columns_first_and_says_what_is_left_out(
     env["OLLAMA_MODELS"] = str(tmp_path / "ollama")
     done = vllama("list", "mine")
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["NAME", "mine:latest"]
-    assert done.stderr.startswith("left out: mine:broken (ollama, ")
+    assert done.stderr.startswith("ignored: mine:broken (ollama, ")
     told = json.loads(vllama("list", "mine", "--json").stdout)
     assert [row["store"] for row in told["models"]] == ["folder"]
     (skipped,) = told["skipped"]

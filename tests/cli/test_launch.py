@@ -131,7 +131,7 @@ def test_settings_are_written_and_put_back(
     )
     nothing = vllama("launch", name, "--restore")
     assert (nothing.returncode, files(home)) == (0, original)
-    assert nothing.stderr.startswith("nothing of ")
+    assert nothing.stderr.startswith("the settings of ")
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,9 @@ def test_lines_are_printed_for_a_file_with_comments(
     path.write_text(ZED.format(OF_US.format(env["OLLAMA_HOST"])))
     done = run_process(env, "zed", "--model", "qwen3:8b")
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
-    assert run_process(env, "zed", "--restore").stderr.startswith("nothing of Zed was changed")
+    assert run_process(env, "zed", "--restore").stderr.startswith(
+        "the settings of Zed were not changed"
+    )
 
 
 def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vllama: Vllama) -> None:
@@ -205,7 +207,9 @@ def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vlla
     assert "default" in path.read_text()
     assert vllama("launch", "hermes", "--restore", "-y").returncode == 0
     assert path.read_text() == "# mine\n"
-    assert "nothing of Hermes Desktop" in vllama("launch", "hermes-desktop", "--restore").stderr
+    assert (
+        "settings of Hermes Desktop were" in vllama("launch", "hermes-desktop", "--restore").stderr
+    )
 
 
 def test_settings_of_a_session_lie_in_a_folder_of_our_own(
@@ -235,8 +239,8 @@ def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None
     path.write_text('{"theirs": 1}')
     done = vllama("launch", "claude", "--restore", "-y")
     assert "Warning: The file was changed since" in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "is kept in " in line)
-    assert Path(line.partition("is kept in ")[2]).read_text() == '{"theirs": 1}'
+    (line,) = (line for line in done.stderr.splitlines() if "Backup: " in line)
+    assert Path(line.partition("Backup: ")[2]).read_text() == '{"theirs": 1}'
     assert not path.exists()
 
 
@@ -293,7 +297,7 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
         (["launch", "codex", "-m", "m", "--config"], "cannot confirm", 2),
         (["launch", "codx"], "cannot launch 'codx'", 1),
         (["launch", "--restore"], "no tool specified", 2),
-        (["launch", "codex", "--config", "--restore"], "only one of", 2),
+        (["launch", "codex", "--config", "--restore"], "cannot use --config", 2),
         (["launch", "claude-desktop", "-m", "m", "-y"], NOT_HERE, 2),
     ],
 )

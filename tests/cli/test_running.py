@@ -143,7 +143,7 @@ FAR = {"total": 100, "started_at": "2318-01-01T00:00:00Z"}  # no time has passed
         ({"state": "loading", "load": FAR | {"completed": 0}}, "Loading 0.0 s"),
         ({"state": "loading", "load": FAR | {"completed": 62}}, "Loading 62% of 100 B, 0.0 s"),
         ({"state": "backoff"}, "Restarting..."),
-        ({"state": "backoff", "details": {"format": "remote"}}, "No answer"),
+        ({"state": "backoff", "details": {"format": "remote"}}, "Not responding"),
     ],
 )
 def test_until(model: Body, text: str) -> None:
@@ -185,7 +185,7 @@ def test_ps_of_requests(stub: StubServer, vllama: Vllama) -> None:
 def test_stop_of_a_request(stub: StubServer, vllama: Vllama) -> None:
     stub.on("DELETE /api/requests/abc%2F1")
     done = vllama("stop", "--request", "abc/1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended request abc/1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped request abc/1\n", "")
     stub.fail("DELETE /api/requests/gone", 404, "no request 'gone' is running")
     done = vllama("stop", "--request", "gone")
     assert done.returncode == 1 and "no request 'gone' is running" in done.stderr

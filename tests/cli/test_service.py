@@ -197,6 +197,6 @@ def test_installed_twice_and_removed(tmp_path: Path) -> None:
 
 
 def test_what_the_manager_says_is_the_error(tmp_path: Path) -> None:
-    with pytest.raises(VllamaError, match=r"enable vllama\.service': no such bus") as caught:
+    with pytest.raises(VllamaError, match=r"enable vllama\.service' failed: no such bus") as caught:
         install(with_program(tmp_path, code=1))
-    assert caught.value.hint == "see why: systemctl --user status vllama"
+    assert caught.value.hint == "see the reason: systemctl --user status vllama"

@@ -42,7 +42,7 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
     ("text", "words", "hint"),
     [
         ("[models.a]\ncontext_lenght = 3\n", r"models\.a\.context_lenght .*line 2", "context_len"),
-        ("[models.a]\nctx = 3\n", r"models\.a\.ctx .*line 2: not a", "did you mean context_len"),
+        ("[models.a]\nctx = 3\n", r"models\.a\.ctx .*line 2: no such", "did you mean context_len"),
         ("[models.a]\nnum_ctx = 3\n", r"models\.a\.num_ctx ", "did you mean context_length"),
         ("ctx = 3\n", r'"ctx" in .*line 1: not a', "did you mean context_length"),
         ('[model."x"]\nctx = 3\n', "cannot use model ", 'did you mean [models."NAME"]?'),

@@ -17,7 +17,7 @@ from vllama.engines.registry import load_engines
 from vllama.machine.nvidia import can_run, find_torch_cuda, parse_banner
 from vllama.machine.types import Platform, Vendor
 
-INSIDE = "AMD Phoenix, inside the processor, is not used: it is no gain"
+INSIDE = "AMD Phoenix, integrated into the processor, is not used: it is no gain"
 
 
 def pci(folder: Path, *devices: tuple[str, str]) -> Path:

@@ -75,7 +75,7 @@ def test_an_adapter_of_the_hub(library, hub, tmp_path):
     hub.add_repo("me/text", {"README.md": b"#"})
     folder = library.remote.pull_adapter(ModelRef.parse("me/lora"), lambda event: None)
     assert read_rank(folder) == 2
-    with pytest.raises(ModelNotFound, match="not a PEFT LoRA adapter"):
+    with pytest.raises(ModelNotFound, match="not a LoRA adapter"):
         library.remote.pull_adapter(ModelRef.parse("hf.co/me/text"), lambda event: None)
 
 

@@ -166,7 +166,7 @@ def test_a_row_whose_engine_dies_each_time_runs_alone_and_ends(site) -> None:
 async def test_a_batch_that_has_ended_is_not_cancelled(site) -> None:
     server = site.make_server(at_once, "m")
     await run(server, site.batch)
-    with pytest.raises(Conflict, match="it is over"):
+    with pytest.raises(Conflict, match="it has already finished"):
         await server.cancel(site.batch.shown.id, "")
     assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
 

@@ -148,7 +148,7 @@ def test_only_the_servers_own_page_may_change_keys(server: Server, admin: str, o
     ("body", "words"),
     [
         ({"name": "../x"}, "invalid name"),
-        ({"name": "ann"}, "there is one"),
+        ({"name": "ann"}, "it already exists"),
         ({"name": "n", "rate": "often"}, "cannot use rate: use the form 60/min"),
         ({"name": "n", "scopes": ["root"]}, "cannot use scopes: 'root' is not a scope"),
         ({"name": "n", "expires": "never"}, "cannot use expires"),

@@ -41,12 +41,12 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
             assert seen == [[both[0].url], [both[0].url], [both[1].url]]
 
     asyncio.run(main())
-    said = [" ".join(line.split()[3:]) for line in caplog.messages]
+    said = [" ".join(line.split()[1:]) for line in caplog.messages]
     assert [line.split(" ", 1)[1] for line in said] == [
-        "cannot serve: it answers /v1/models with HTTP 503",
-        "answers",
-        "answers",
-        "cannot serve: it answers /v1/models with HTTP 503",
+        "is not available: /v1/models returned HTTP 503",
+        "responds",
+        "responds",
+        "is not available: /v1/models returned HTTP 503",
     ]
 
 

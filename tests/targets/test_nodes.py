@@ -61,7 +61,7 @@ EMPTY = node("empty", free=(99 * GB, 99 * GB))
         ([FULL, GPU, RAM], None, "gpu", "fits"),
         ([FULL, RAM, SMALL], None, "ram", "fits"),
         ([FULL, CROWDED, SMALL], None, "full", "queue"),
-        ([SMALL, EMPTY], None, "small", "make room"),
+        ([SMALL, EMPTY], None, "small", "after unloading"),
         ([EMPTY], None, None, ""),
         ([], None, None, ""),
         ([LOADED, FULL], "full", "full", "conversation"),  # one more is worth its cache
@@ -70,7 +70,7 @@ EMPTY = node("empty", free=(99 * GB, 99 * GB))
         ([LOADED, GPU], "gpu", "loaded", "loaded"),  # it has been unloaded there
         ([LOADED], "gone", "loaded", "loaded"),
         ([node("b", loaded=True), node("a", loaded=True)], None, "a", "loaded"),
-        ([replace(LOADED, fails=True), SMALL], None, "small", "make room"),
+        ([replace(LOADED, fails=True), SMALL], None, "small", "after unloading"),
         ([replace(LOADED, fails=True), EMPTY], "loaded", "loaded", "conversation"),
     ],
 )  # fmt: skip

@@ -13,7 +13,7 @@ GROUPS = {
         "serve": "Start the server, and optionally load a model.",
         "run": "Prompt a model once, or chat with it.",
         "pull": "Download a model, or resume an interrupted download.",
-        "list": "List the models on this machine.",
+        "list": "List installed models.",
         "ps": "List loaded models, or running requests.",
         "stop": "Unload a model, or stop a request; the server keeps running.",
         "batch": "Run a batch file when the server is idle, or list batches.",

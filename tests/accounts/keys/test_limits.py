@@ -440,7 +440,7 @@ async def test_the_limits_of_a_key_and_of_its_group_hold_both(own: str) -> None:
     assert standing is not None and standing.limit == 10, "what is less is shown"
     limits.admit(key)
     limits.finish(key, 10)
-    with pytest.raises(LimitReached, match=f"the {own} '"):
+    with pytest.raises(LimitReached, match=f"{own} '"):
         limits.admit(key)
 
 

@@ -159,7 +159,7 @@ def test_what_is_left_out_is_told_and_hides_nothing(
         "split:latest": "split",
         "torch:latest": "format is pt",
         "words:latest": "params are not valid JSON",
-        "holes:latest": "not complete",
+        "holes:latest": "incomplete",
     }
     assert reasons.keys() == said.keys()
     for name, words in said.items():
