@@ -161,7 +161,7 @@ def test_parse_bytes(text: str, size: int) -> None:
     "text", ["", "GiB", "-1GB", "5 apples", "1.2.3GB", "0 apples", "9" * 400, "1" * 5000 + "TiB"]
 )
 def test_parse_bytes_errors(text: str) -> None:
-    with pytest.raises(ValueError, match="write it like 24GiB"):
+    with pytest.raises(ValueError, match="use the form 24GiB"):
         units.parse_bytes(text)
 
 

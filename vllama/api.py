@@ -268,7 +268,7 @@ class Server:
             for line in self._said
             if line.startswith(name)
         }
-        last = next((line for line in reversed(self._said) if line.strip()), "it said nothing")
+        last = next((line for line in reversed(self._said) if line.strip()), "it printed nothing")
         cause = told.get("Error: ") or f"exit code {self._code}: {last}"
         what = f"'{self.model}'" if self.model else "models"
         return ServeFailed(f"cannot serve {what}: {cause}", hint=told.get("Hint: "))
@@ -282,7 +282,7 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
         setting = BY_FIELD.get(name) or by_key.get(name)
         if setting is None:
             raise ConfigError(
-                f"cannot start a server: there is no setting '{name}'",
+                f"cannot start a server: '{name}' is not a setting",
                 hint=removed.SETTINGS.get(name)
                 or removed.suggest_setting(name, by_key, "see them all: vllama config show"),
             )

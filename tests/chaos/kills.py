@@ -140,7 +140,7 @@ class Kills:
         """Compare an answer with the right one."""
         if answer.error or answer.odd:
             self.seen["errors"] += 1
-            if "begins another answer" not in answer.error:
+            if "response differs after" not in answer.error:
                 self.wrong.append(f"{question}: {answer}")
             elif not right.text.startswith(answer.text):
                 self.wrong.append(f"{question}: {answer.text!r} before the error")

@@ -25,8 +25,8 @@ def test_answers_of_a_real_engine_that_is_killed_are_whole(tmp_path):
         (Answer(status=200, text="one two", done=True), False),
         (Answer(status=200, text="one two", done=True, counts="others"), True),
         (Answer(status=200, text="one ", error="the connection was lost"), True),
-        (Answer(status=200, text="one ", error="it begins another answer"), False),
-        (Answer(status=200, text="two ", error="it begins another answer"), True),
+        (Answer(status=200, text="one ", error="it response differs after"), False),
+        (Answer(status=200, text="two ", error="it response differs after"), True),
         (Answer(status=200, text="one tw", odd="neither end nor error"), True),
     ],
 )

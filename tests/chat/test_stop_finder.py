@@ -60,5 +60,5 @@ def test_more_sequences_than_can_be_looked_for_are_refused() -> None:
     check_stops(["a"] * MAX_STOPS)
     check_stops(["a" * MAX_STOP_TEXT])
     for stops in (["a"] * (MAX_STOPS + 1), ["a" * MAX_STOP_TEXT, "b"]):
-        with pytest.raises(BadRequest, match="so many stop sequences"):
+        with pytest.raises(BadRequest, match="too many stop sequences"):
             check_stops(stops)

@@ -132,7 +132,7 @@ def test_other_words_for_an_action(
         (["service", "instal"], "No such command 'instal'", "did you mean install?"),
         (["config", "edt"], "No such command 'edt'", "did you mean edit?"),
         (["config", "set"], "No such command 'set'", "choose one of show, edit, schema"),
-        (["cache", "remove"], "cannot ask", "agree with --yes"),
+        (["cache", "remove"], "cannot confirm", "pass --yes"),
         (["run"], "Missing argument 'MODEL'", "see 'vllama run --help'"),
         (["ps", "-a"], "No such option: -a", "list all models: vllama list"),
         (["run", "m", "--ctx", "8"], "No such option: --ctx", "/set parameter num_ctx VALUE"),
@@ -141,11 +141,15 @@ def test_other_words_for_an_action(
         (["stop", "--all"], "No such option: --all", "name the models"),
         (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
         (["serve", "m", "foo"], "unexpected extra argument(s) (foo)", "name one model"),
-        (["serve", "m", "--model", "n"], "cannot load both 'm' and 'n'", "the others are loaded"),
+        (
+            ["serve", "m", "--model", "n"],
+            "cannot preload both 'm' and 'n'",
+            "other models are loaded",
+        ),
         (["show", "m", "--license", "--system"], "only one of --license", None),
-        (["run", "m", "--think=much"], 'cannot use think "much" from --think', "--think=low|"),
-        (["run", "m", "--format", "xml"], 'cannot use format "xml" from --format', "--format json"),
-        (["run", "m", "--keepalive", "soon"], 'keep_alive "soon" from --keepalive', "10m"),
+        (["run", "m", "--think=much"], 'invalid think "much" in --think', "--think=low|"),
+        (["run", "m", "--format", "xml"], 'invalid format "xml" in --format', "--format json"),
+        (["run", "m", "--keepalive", "soon"], 'keep_alive "soon" in --keepalive', "10m"),
         (["serve", "--port", "x"], 'cannot use port "x" from --port: not a whole number', "11434"),
         (
             ["serve", "--context-length", "-5"],
@@ -273,7 +277,7 @@ def test_a_broken_pipe_is_quiet(env: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        *((name, "needs no account") for name in ("signin", "login")),
+        *((name, "No sign-in is needed") for name in ("signin", "login")),
         *((name, "You are not signed in to ollama.com.\n") for name in ("signout", "logout")),
     ],
 )

@@ -20,15 +20,15 @@ from tests.tiny import write_tiny_gguf
     ("arguments", "words"),
     [
         (["m", "--clients", "1,x"], 'cannot read the numbers of clients "1,x"'),
-        (["m", "--clients", "0"], "write numbers from 1 to"),
-        (["m", "--prompts", "huge"], 'cannot ask prompts of the kind "huge"'),
+        (["m", "--clients", "0"], "use comma-separated numbers from 1 to"),
+        (["m", "--prompts", "huge"], 'unknown kind of prompts: "huge"'),
         (["m", "--against", "ftp://x"], 'cannot use the address "ftp://x"'),
         (["m", "--against", "Ollama=:99999"], 'cannot use the address ":99999"'),
-        (["m", "--against", "a=x", "--against", "a=y"], 'cannot call two servers "a"'),
-        (["m", "--against", "vllama=127.0.0.1:1"], 'cannot call two servers "vllama"'),
+        (["m", "--against", "a=x", "--against", "a=y"], 'cannot use the name "a" for two servers'),
+        (["m", "--against", "vllama=127.0.0.1:1"], 'cannot use the name "vllama" for two servers'),
         (["m", "--picture", "/nowhere/x.svg"], "cannot write the picture '/nowhere/x.svg'"),
         (["m", "--rounds", "0"], "rounds"),
-        ([], "cannot tell which model to measure: none is loaded"),
+        ([], "no model specified, and no model is loaded"),
     ],
 )
 def test_refusals(arguments, words, vllama: Vllama, stub: StubServer) -> None:
@@ -50,7 +50,7 @@ def test_a_model_that_is_not_there(vllama: Vllama, stub: StubServer) -> None:
     done = vllama("bench", "m")
     assert done.returncode == 1
     assert "cannot measure vllama: loading m: model 'm' not found" in done.stderr
-    assert "under the same name" in done.stderr
+    assert "with the same name" in done.stderr
 
 
 def test_a_request_that_fails(vllama: Vllama, stub: StubServer) -> None:
@@ -64,7 +64,7 @@ def test_an_answer_without_words(vllama: Vllama, stub: StubServer) -> None:
     stub.on("POST /api/chat", *answer(chat=True))
     done = vllama("bench", "m")
     assert done.returncode == 1
-    assert "the model's answer is empty" in done.stderr
+    assert "the model's response is empty" in done.stderr
 
 
 @pytest.fixture(scope="module")

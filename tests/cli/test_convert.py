@@ -59,8 +59,8 @@ def test_create_of_safetensors_and_an_adapter(data: Path, vllama: Vllama, tmp_pa
     write(tmp_path / "lora")
     (tmp_path / "Modelfile").write_text("FROM weights\nADAPTER lora\n")
     done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
-    assert done.returncode == 2 and "nobody is at the terminal" in done.stderr
-    assert "llama.cpp's converter with torch" in done.stderr and "--yes" in done.stderr
+    assert done.returncode == 2 and "stdin is not a terminal" in done.stderr
+    assert "llama.cpp's converter and torch" in done.stderr and "--yes" in done.stderr
     Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
     done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
     assert done.returncode == 0, done.stderr
@@ -69,7 +69,7 @@ def test_create_of_safetensors_and_an_adapter(data: Path, vllama: Vllama, tmp_pa
     assert all(f"{word} {data / 'blobs'}/sha256-" in text for word in ("FROM", "ADAPTER"))
     (tmp_path / "Modelfile").write_text(f"FROM {tmp_path}/tiny.gguf\nADAPTER lora/nothing\n")
     done = vllama("create", "mine", "-f", str(tmp_path / "Modelfile"))
-    assert done.returncode == 1 and "ADAPTER names a file or a folder" in done.stderr
+    assert done.returncode == 1 and "the ADAPTER must be a file or folder" in done.stderr
 
 
 def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Pat
 @pytest.mark.parametrize(
     ("more", "says"),
     [
-        ([], "Error: cannot convert '{}': it is a GGUF already"),
+        ([], "Error: cannot convert '{}': it is already a GGUF file"),
         (["-q", "Q9"], 'Error: unsupported quantization "Q9"'),
         (["-q", "f16"], "Error: cannot convert '{}': it is F16 already"),
         (["--outtype", "q4_0"], "Error: cannot use this value of '--outtype'"),
@@ -109,9 +109,9 @@ def test_nothing_is_fetched_without_being_asked(
     folder = local(tmp_path / "mine")
     done = vllama("convert", str(folder))
     assert done.returncode == 2
-    assert "llama.cpp's converter with torch, in an environment of its own: about" in done.stderr
-    assert "Error: cannot ask whether to fetch that" in done.stderr
-    assert "Hint: agree with --yes" in done.stderr
+    assert "llama.cpp's converter and torch, in a separate environment: about" in done.stderr
+    assert "Error: cannot confirm the download" in done.stderr
+    assert "Hint: pass --yes" in done.stderr
     assert not data.exists()
 
 
@@ -119,7 +119,7 @@ def test_the_names_hint(data: Path, vllama: Vllama, tmp_path: Path) -> None:
     Tools(data, write_tiny_gguf(tmp_path / "tiny.gguf"))
     done = vllama("convert", str(local(tmp_path / "mine")), "--json")
     assert json.loads(done.stdout)["name"] == "mine:latest", done.stderr
-    assert "serve it with" not in done.stderr
+    assert "to serve it" not in done.stderr
 
 
 def test_ctrl_c(data: Path, env: dict[str, str], tmp_path: Path) -> None:
@@ -134,7 +134,7 @@ def test_ctrl_c(data: Path, env: dict[str, str], tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         rest = process.stderr.read()
     assert process.returncode == 130
-    assert rest.splitlines() == ["stopped; nothing half-made is left, and what was fetched is kept"]
+    assert rest.splitlines() == ["interrupted; partial output was removed, and downloads are saved"]
     assert [*(data / "blobs").iterdir()] == []
 
 

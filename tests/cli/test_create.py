@@ -56,8 +56,8 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     assert (done.returncode, done.stdout) == (0, "")
     said = done.stderr.splitlines()
     assert said[0].startswith("using existing layer sha256:")
-    assert "leaving out PARAMETER numa: not used here" in said
-    assert any("keeping renderer and parser without using them" in line for line in said)
+    assert "ignoring PARAMETER numa: not supported" in said
+    assert any("renderer and parser are stored but not used" in line for line in said)
     assert said[-2:] == ["writing manifest", "success"]
     assert vllama("show", "terse", "--system").stdout == "Say\nlittle.\n"
     shown = vllama("show", "terse").stdout
@@ -90,11 +90,11 @@ def test_a_draft_model(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     assert vllama("create", "again", "-f", "-", stdin=text).returncode == 0
     alone = modelfile(tmp_path, "FROM mine\nDRAFT mine\n")
     done = vllama("create", "odd", "-f", alone)
-    assert done.returncode != 0 and "it is the model itself" in done.stderr
+    assert done.returncode != 0 and "it is the same model" in done.stderr
     shutil.copy(folder / "mine.gguf", tmp_path / "work" / "copy.gguf")
     copied = modelfile(tmp_path, "FROM mine\nDRAFT ./copy.gguf\n")
     done = vllama("create", "odd", "-f", copied)
-    assert done.returncode != 0 and "it is the model itself" in done.stderr
+    assert done.returncode != 0 and "it is the same model" in done.stderr
 
 
 @pytest.mark.parametrize("source", ["./there.gguf", "there.gguf", "dir", "{}/there.gguf"])
@@ -156,7 +156,7 @@ def test_link(folder: Path, tmp_path: Path, vllama: Vllama) -> None:
     base = write_tiny_gguf(tmp_path / "work" / "b.gguf", seed=3)
     done = vllama("create", "made", "--link", "-f", file)
     assert done.returncode == 0, done.stderr
-    assert f"using '{base}' by a hard link: do not change it" in done.stderr.replace("\n", " ")
+    assert f"using '{base}' via a hard link: do not change it" in done.stderr.replace("\n", " ")
     blob = find_blob(tmp_path, base)
     assert list_blobs(tmp_path) == [blob] and blob.samefile(base)
     assert vllama("rm", "made").returncode == 0

@@ -63,7 +63,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"Painter 2.5 is installed in {home(env)}\n"
     asked, *told = done.stderr.splitlines()
-    assert (asked, told[0]) == ("asking the package index for sizes", "Painter: paint==2.5")
+    assert (asked, told[0]) == ("querying the package index for sizes", "Painter: paint==2.5")
     assert told[1] == "  download  about 7 MB"
     assert told[2].startswith(f"  disk      about 9 MB in {home(env)} (")
     assert "fetching paint: 100% of 7.3 MB" in told
@@ -86,7 +86,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert uv.calls[-1]["args"][-4:] == ["--upgrade", "--pre", "--", "paint==2.5"]
 
     refused = vllama("engines", "remove", "painter")  # it asks, and nobody is there
-    assert refused.returncode == 2 and "agree with --yes" in refused.stderr
+    assert refused.returncode == 2 and "pass --yes" in refused.stderr
     assert home(env).exists()
     assert vllama("engines", "remove", "painter", "--yes").stdout == "Painter is removed\n"
     assert not home(env).exists()
@@ -103,10 +103,10 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
         (["engines", "mend", "painter"], 2, "choose one of list, install, remove, doctor"),
         (["engines", "install", "nothing"], 2, "no such engine"),
         (["engines", "check"], 2, "Missing argument 'ADAPTERS'"),
-        (["engines", "check", "painter"], 2, "write MODULE:OBJECT"),
+        (["engines", "check", "painter"], 2, "use the form MODULE:OBJECT"),
         (["engines", "list", "painter"], 2, "unexpected extra argument"),
-        (["engines", "install", "painter"], 2, "agree with --yes"),
-        (["engines", "install", "external"], 3, "no package of it is known"),
+        (["engines", "install", "painter"], 2, "pass --yes"),
+        (["engines", "install", "external"], 3, "no known package"),
         (["engines", "remove", "llama.cpp"], 3, "not installed"),
     ],
 )
@@ -123,8 +123,8 @@ def test_adapters_are_checked(vllama: Vllama) -> None:
     )
     done = vllama("engines", "check", "vllama.engines.vllm.adapter:Vllm", "tests.ports:free_port")
     assert done.returncode == 1
-    assert "vllama.engines.vllm.adapter:Vllm: 1 to correct" in done.stdout
-    assert "the entry point names the class Vllm" in done.stdout
+    assert "vllama.engines.vllm.adapter:Vllm: 1 problems" in done.stdout
+    assert "the entry point is the class Vllm" in done.stdout
 
 
 def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], uv: Fake) -> None:
@@ -134,7 +134,7 @@ def test_what_fails_is_told_in_a_sentence(vllama: Vllama, env: dict[str, str], u
     row = engine_row(vllama)
     assert row["installed"] is False
     broken_off = vllama("engines", "doctor")
-    assert "the installation of painter was broken off" in broken_off.stdout
+    assert "the installation of painter was interrupted" in broken_off.stdout
 
 
 def test_an_engine_elsewhere_is_named_in_the_settings(
@@ -146,7 +146,7 @@ def test_an_engine_elsewhere_is_named_in_the_settings(
     config.write_text(f'[engine_paths]\npaint = "{tmp_path}"\n')
     env["VLLAMA_CONFIG"] = str(config)
     row = engine_row(vllama)
-    assert (row["where"], row["path"]) == ("the path in the settings", str(tmp_path / "paint"))
+    assert (row["where"], row["path"]) == ("a path in the settings", str(tmp_path / "paint"))
     env["VLLAMA_ENGINE_PATHS"] = "painter=/nowhere"
     row = engine_row(vllama)
     assert row["installed"] is False and "at '/nowhere'" in str(row["missing"])
@@ -228,9 +228,9 @@ def test_versions_beside_each_other(vllama: Vllama, env: dict[str, str]) -> None
     assert f"Painter 3.0 is installed in {beside}" in told and "stays in use" in told
     assert "--engines painter,painter@3.0" in told
     assert engine_row(vllama)["version"] == "2.5"
-    assert "is used from now on" in install("--version", "3.0")
+    assert "now using " in install("--version", "3.0")
     assert engine_row(vllama)["version"] == "3.0"
-    assert "is used from now on" in install()
+    assert "now using " in install()
     assert engine_row(vllama)["version"] == "2.5"
     install("--version", "3.0")
     removed = vllama("engines", "remove", "painter", "--yes", "--version", "3.0")

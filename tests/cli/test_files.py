@@ -81,7 +81,7 @@ def test_list_has_ollamas_columns_first_and_says_what_is_left_out(
     env["OLLAMA_MODELS"] = str(tmp_path / "ollama")
     done = vllama("list", "mine")
     assert [line.split()[0] for line in done.stdout.splitlines()] == ["NAME", "mine:latest"]
-    assert done.stderr.startswith("left out: mine:broken (ollama, ")
+    assert done.stderr.startswith("ignored: mine:broken (ollama, ")
     told = json.loads(vllama("list", "mine", "--json").stdout)
     assert [row["store"] for row in told["models"]] == ["folder"]
     (skipped,) = told["skipped"]
@@ -277,4 +277,4 @@ def test_bars(hub: StandInHub, terminal: Callable[..., Terminal]) -> None:
 def test_what_is_to_be_removed_or_copied_is_not_pulled(vllama: Vllama, args: list[str]) -> None:
     done = vllama(*args)
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1] == "Hint: see what is here: vllama list"
+    assert done.stderr.splitlines()[-1] == "Hint: list installed models: vllama list"

@@ -89,7 +89,7 @@ def test_other_text_is_left_alone(here: Path, text: str) -> None:
 
 def test_files_that_are_no_images(here: Path) -> None:
     (here / "text.png").write_text("hello")
-    with pytest.raises(VllamaError, match=r"'text.png': it is no PNG, JPEG or WebP"):
+    with pytest.raises(VllamaError, match=r"'text.png': it is not a PNG, JPEG or WebP"):
         take_images("./text.png")
     with (here / "big.png").open("wb") as file:
         file.truncate(MAX_BYTES + 1)

@@ -73,7 +73,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_no_vector(tmp_path: Path, dtype, data, shape) -> None:
-    with pytest.raises(ConfigError, match="it is no vector"):
+    with pytest.raises(ConfigError, match="not a vector"):
         read_vector(write(tmp_path / "f", dtype, data, shape))
 
 
@@ -82,5 +82,5 @@ def test_other_files(tmp_path: Path) -> None:
     header = b'{"__metadata__":{}}'
     for content in (b"no safetensors", struct.pack("<Q", len(header)) + header):
         file.write_bytes(content)
-        with pytest.raises(ConfigError, match="it is no vector"):
+        with pytest.raises(ConfigError, match="not a vector"):
             read_vector(file)

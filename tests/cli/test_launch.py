@@ -24,9 +24,9 @@ SHOWN = {
     "model_info": {"general.architecture": "qwen3", "qwen3.context_length": 40960},
 }
 NOT_HERE = (
-    "cannot use 'm' with Claude Desktop: it only offers models"
+    "cannot use 'm' with Claude Desktop: it accepts only model names"
     if sys.platform == "darwin"
-    else "cannot set up Claude Desktop here: it is supported on macOS only"
+    else "cannot set up Claude Desktop here: only macOS is supported"
 )
 TOOL = """\
 #!{python} -IS
@@ -122,7 +122,7 @@ def test_settings_are_written_and_put_back(
     assert after != original
     again = vllama("launch", name, "--model", "qwen3:8b", "--config")
     assert (again.returncode, files(home)) == (0, after)
-    assert "the settings are written already" in again.stderr
+    assert "the settings are already saved" in again.stderr
     assert vllama("launch", name, "--model", "other", "--config", "-y").returncode == 0
     assert vllama("launch", name, "--restore", "-y").returncode == 0
     assert files(home) == original
@@ -131,7 +131,7 @@ def test_settings_are_written_and_put_back(
     )
     nothing = vllama("launch", name, "--restore")
     assert (nothing.returncode, files(home)) == (0, original)
-    assert nothing.stderr.startswith("nothing of ")
+    assert nothing.stderr.startswith("the settings of ")
 
 
 @pytest.mark.parametrize(
@@ -161,7 +161,7 @@ def test_settings_that_cannot_be_read_are_left_alone(
     assert done.returncode == 1
     assert done.stderr.splitlines() == [
         f"Error: cannot change '{file}': {reason}",
-        "Hint: mend it, or move it away; nothing was changed",
+        "Hint: fix it, or move it away; nothing was changed",
     ]
     assert files(home) == {path: text.encode()}
 
@@ -184,8 +184,8 @@ def test_lines_are_printed_for_a_file_with_comments(
     lines = OF_US.format(env["OLLAMA_HOST"]).rstrip(",")
     assert json.loads(done.stdout) == json.loads(f"{{{lines}}}")
     first, last = done.stderr.splitlines()
-    assert first == f"'{path}' has comments, so it was not changed; add these lines to it:"
-    assert last == "Zed starts now; it uses this server once the lines are in the file"
+    assert first == f"'{path}' has comments, so it was not changed; add these lines:"
+    assert last == "starting Zed; it uses this server once the lines are in the file"
     told = run_process(env, "zed", "--model", "qwen3:8b", "--config")
     assert (told.returncode, told.stdout) == (0, done.stdout)
     assert "starts now" not in told.stderr and "agent panel" in told.stderr
@@ -193,7 +193,9 @@ def test_lines_are_printed_for_a_file_with_comments(
     path.write_text(ZED.format(OF_US.format(env["OLLAMA_HOST"])))
     done = run_process(env, "zed", "--model", "qwen3:8b")
     assert (done.returncode, done.stdout, done.stderr) == (7, "", "")
-    assert run_process(env, "zed", "--restore").stderr.startswith("nothing of Zed was changed")
+    assert run_process(env, "zed", "--restore").stderr.startswith(
+        "the settings of Zed were not changed"
+    )
 
 
 def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vllama: Vllama) -> None:
@@ -205,7 +207,9 @@ def test_two_tools_with_the_same_settings_are_restored_together(home: Path, vlla
     assert "default" in path.read_text()
     assert vllama("launch", "hermes", "--restore", "-y").returncode == 0
     assert path.read_text() == "# mine\n"
-    assert "nothing of Hermes Desktop" in vllama("launch", "hermes-desktop", "--restore").stderr
+    assert (
+        "settings of Hermes Desktop were" in vllama("launch", "hermes-desktop", "--restore").stderr
+    )
 
 
 def test_settings_of_a_session_lie_in_a_folder_of_our_own(
@@ -234,9 +238,9 @@ def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None
     assert "changed since" not in vllama("launch").stdout
     path.write_text('{"theirs": 1}')
     done = vllama("launch", "claude", "--restore", "-y")
-    assert "Warning: somebody else changed this since" in done.stderr
-    (line,) = (line for line in done.stderr.splitlines() if "is kept in " in line)
-    assert Path(line.partition("is kept in ")[2]).read_text() == '{"theirs": 1}'
+    assert "Warning: The file was changed since" in done.stderr
+    (line,) = (line for line in done.stderr.splitlines() if "Backup: " in line)
+    assert Path(line.partition("Backup: ")[2]).read_text() == '{"theirs": 1}'
     assert not path.exists()
 
 
@@ -289,11 +293,11 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
 @pytest.mark.parametrize(
     ("args", "message", "status"),
     [
-        (["launch", "codex"], "no model is named", 2),
-        (["launch", "codex", "-m", "m", "--config"], "cannot ask", 2),
+        (["launch", "codex"], "no model specified", 2),
+        (["launch", "codex", "-m", "m", "--config"], "cannot confirm", 2),
         (["launch", "codx"], "cannot launch 'codx'", 1),
-        (["launch", "--restore"], "no tool is named", 2),
-        (["launch", "codex", "--config", "--restore"], "only one of", 2),
+        (["launch", "--restore"], "no tool specified", 2),
+        (["launch", "codex", "--config", "--restore"], "cannot use --config", 2),
         (["launch", "claude-desktop", "-m", "m", "-y"], NOT_HERE, 2),
     ],
 )
@@ -335,7 +339,7 @@ def test_a_model_that_only_makes_vectors(home: Path, stub: StubServer, vllama: V
     stub.on("POST /api/show", {"capabilities": ["embedding"]})
     done = vllama("launch", "codex", "-m", "vectors", "-y")
     assert done.returncode == 2
-    assert "cannot use 'vectors' with Codex: it only makes vectors" in done.stderr
+    assert "cannot use 'vectors' with Codex: an embedding model" in done.stderr
 
 
 def test_warnings(home: Path, stub: StubServer, vllama: Vllama) -> None:
@@ -344,8 +348,8 @@ def test_warnings(home: Path, stub: StubServer, vllama: Vllama) -> None:
         "GET /api/ps", {"models": [{"name": "M:latest"}, {"name": "m", "context_length": 4096}]}
     )
     done = vllama("launch", "goose", "-m", "m", "--config")
-    assert "Warning: 'm' does not call tools; goose can only talk with it\n" in done.stderr
-    assert "Warning: 'm' has a context of 4096 tokens; goose works well from 32768 on\n" in (
+    assert "Warning: 'm' does not support tools; goose can only chat with it\n" in done.stderr
+    assert "Warning: 'm' has a context length of 4096 tokens; goose needs at least 32768\n" in (
         done.stderr
     )
 
@@ -387,21 +391,21 @@ def test_a_model_is_chosen_and_the_change_agreed(
     screen.expect("2  qwen3:8b")
     assert "vectors" not in screen.screen
     screen.type("9\r")
-    screen.expect("type a number from 1 to 2")
+    screen.expect("enter a number from 1 to 2")
     screen.type("2\r")
-    screen.expect("Write this? [Y/n]")
+    screen.expect("Save these changes? [Y/n]")
     assert files(home) == {}
     screen.type("n\r")
     screen.expect("nothing was changed")
     assert screen.finish() == 1
     assert files(home) == {}
     screen = terminal("launch", "zed", "--config", "-m", "qwen3:8b")
-    screen.expect("Write this? [Y/n]")
+    screen.expect("Save these changes? [Y/n]")
     screen.type("\r")
-    screen.expect("written;")
+    screen.expect("saved;")
     assert screen.finish() == 0
     screen = terminal("launch", "zed", "--restore")
-    screen.expect("Put back what was there? [Y/n]")
+    screen.expect("Restore the previous configuration? [Y/n]")
     screen.type("\x03")
     assert screen.finish() == 130
     assert list(files(home)) == [".config/zed/settings.json"]

@@ -71,7 +71,7 @@ def test_lines_about_each_tensor_are_left_out(vllama: Vllama, logs: Path) -> Non
     tensors = [f"create_tensor: loading tensor blk.{number}.weight" for number in range(300)]
     lines = ["loader: one", *tensors, "server: ready", *tensors[:LONGEST_RUN], "no part at all"]
     open_log(logs, "big:1b", now_s=1.0).write_text("\n".join(lines) + "\n")
-    more = f"… {300 - LONGEST_RUN} more lines of create_tensor (all: vllama logs --debug)"
+    more = f"… {300 - LONGEST_RUN} more lines of create_tensor (to show all: vllama logs --debug)"
     shown = [*lines[: LONGEST_RUN + 1], more, *lines[301:]]
     assert vllama("logs", "big:1b").stdout.splitlines() == shown
     assert vllama("logs", "big:1b", "-n", "50").stdout.splitlines() == shown[-50:]
@@ -84,7 +84,10 @@ def test_a_run_that_goes_on_is_one_run() -> None:
     runs = RunShortener()
     assert len(list(runs.feed(["a: x"] * (LONGEST_RUN + 2)))) == LONGEST_RUN
     assert list(runs.feed(["a: x"] * 3)) == []
-    assert list(runs.feed(["b: y"])) == ["… 5 more lines of a (all: vllama logs --debug)", "b: y"]
+    assert list(runs.feed(["b: y"])) == [
+        "… 5 more lines of a (to show all: vllama logs --debug)",
+        "b: y",
+    ]
 
 
 def test_latest_may_be_left_out(vllama: Vllama, logs: Path) -> None:
@@ -189,7 +192,7 @@ def test_a_server_without_lines_is_told(vllama: Vllama, env: dict[str, str], log
     assert "verify" in vllama("logs").stdout  # of the last server, as none runs
     with announce(logs, RunningServer(f"http://127.0.0.1:{OURS}", "x")):
         done = vllama("logs")
-    assert not done.stdout and f"no server on port {OURS} has logged" in done.stderr
+    assert not done.stdout and f"no log of a server on port {OURS}" in done.stderr
     assert "verify" in vllama("logs", "--all").stdout and not vllama("logs", "-n", "0").stderr
 
 

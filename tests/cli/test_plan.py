@@ -51,7 +51,7 @@ def test_a_person_sees_sections(gguf: Path, vllama: Vllama) -> None:
         *("Model", "Platform", "Engines", "Files", "Needed memory", "Devices"),
         *("Now", "Reasons", "If that fails", "Command"),
     ]
-    assert "nothing, it is here" in done.stdout and "→" in done.stdout
+    assert "nothing; it is here" in done.stdout and "→" in done.stdout
 
 
 def test_a_model_on_the_hub_is_not_downloaded(gguf: Path, env: dict[str, str], vllama) -> None:
@@ -88,10 +88,10 @@ def test_what_does_not_fit_is_said_with_numbers(gguf: Path, vllama: Vllama) -> N
 def test_a_machine_that_is_not_here(gguf: Path, vllama: Vllama) -> None:
     told = json.loads(vllama("plan", str(gguf), "--gpu", "2x RTX 3060", "--json").stdout)
     assert "2 × RTX 3060 (12 GiB, compute 8.6)" in told["platform"]
-    assert "supposed" in told["platform_notes"][0]
+    assert "Assumes" in told["platform_notes"][0]
     assert {row["pool"] for row in told["devices"]} <= {"gpu0", "gpu1", "ram"}
     done = vllama("plan", str(gguf), "--ram", "3GB")
-    assert "3 GiB RAM, no GPU" in done.stdout and "supposed" in done.stdout
+    assert "3 GiB RAM, no GPU" in done.stdout and "Assumes" in done.stdout
     shared = json.loads(vllama("plan", str(gguf), "--gpu", "GB10", "--json").stdout)
     assert "128 GiB RAM" in shared["platform"]
 

@@ -225,12 +225,12 @@ def test_what_a_model_cannot_do_is_said(stub: StubServer, terminal: Open, tmp_pa
     stub.on("POST /api/show", {"capabilities": ["completion"]})
     screen = ready(stub, terminal)
     for words in ("think", "think high"):
-        ask(screen, f"/set {words}", "'m' cannot think; nothing was changed")
+        ask(screen, f"/set {words}", "'m' does not support thinking; nothing was changed")
     ask(screen, "/set nothink", "Set 'nothink' mode.")
     picture = tmp_path / "a.png"
     picture.write_bytes(b"\x89PNG\r\n\x1a\n")
     screen.type(f"what is {picture}?\r")
-    screen.expect("takes no images;")
+    screen.expect("does not accept images;")
     screen.expect("ok")
     screen.expect(PROMPT)
     stub.on("POST /api/show", {"capabilities": ["completion", "thinking"]})
@@ -265,7 +265,7 @@ def test_a_cancelled_message_may_still_be_read(stub: StubServer, terminal: Open)
 
     stub.routes[CHAT] = late
     screen.type("and now?\r")
-    screen.expect("the engine may still be reading")
+    screen.expect("the engine may still be processing")
     go_on.set()
     screen.expect("fine")
     screen.expect(PROMPT)

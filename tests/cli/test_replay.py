@@ -100,7 +100,7 @@ def test_what_samples_cannot_be_compared(server, tmp_path):
 def test_a_server_of_its_own(server, name):
     done = vllama(server, "replay", name, "--engine", "fake", "--set", "context_length=2048")
     assert done.returncode == 0, done.stderr
-    assert "a server of its own" in done.stdout and "Same: " in done.stdout
+    assert "a new server" in done.stdout and "Same: " in done.stdout
     server.model("broken", "--exit-before-ready", "--print", "no such color: red")
     done = vllama(server, "replay", name, "--engine", "fake", "--model", "broken")
     assert done.returncode == 3 and "the color red is unknown" in done.stderr
@@ -110,8 +110,8 @@ def test_a_server_of_its_own(server, name):
     ("arguments", "code", "text"),
     [
         (["--url", "http://127.0.0.1:1"], 3, "could not connect"),
-        (["--url", "http://127.0.0.1:1", "--engine", "fake"], 2, "leave out --url"),
-        (["--set", "no_such=1"], 2, "there is no setting 'no_such'"),
+        (["--url", "http://127.0.0.1:1", "--engine", "fake"], 2, "omit --url"),
+        (["--set", "no_such=1"], 2, "'no_such' is not a setting"),
         (["--set", "ctx=many"], 2, "cannot set 'ctx=many'"),
     ],
 )
@@ -122,7 +122,7 @@ def test_mistakes(server, name, arguments, code, text):
 
 def test_no_such_capture(server, tmp_path):
     done = vllama(server, "replay", "1-1", "--dir", str(tmp_path))
-    assert done.returncode == 2 and "there is no capture '1-1'" in done.stderr
+    assert done.returncode == 2 and "no such capture: '1-1'" in done.stderr
     empty = vllama(server, "requests", "--dir", str(tmp_path))
     assert empty.returncode == 0 and "vllama serve --capture" in empty.stderr
 

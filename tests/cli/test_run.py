@@ -163,8 +163,8 @@ def test_a_pull_that_fails(stub: StubServer, vllama: Vllama) -> None:
     ("lines", "out", "message"),
     [
         ([*list(answer("part"))[:1], {"error": "the engine died"}], "part\n", "the engine died"),
-        (list(answer("part"))[:1], "part\n", "ended before it was complete"),
-        ([], "", "ended before it was complete"),
+        (list(answer("part"))[:1], "part\n", "ended early"),
+        ([], "", "ended early"),
     ],
 )
 def test_an_answer_that_fails_half_way(
@@ -200,7 +200,7 @@ def test_images(stub: StubServer, vllama: Vllama, tmp_path: Path) -> None:
     picture.write_text("no image")
     done = vllama("run", "m", str(picture))
     assert done.returncode == 1
-    assert "it is no PNG, JPEG or WebP" in done.stderr
+    assert "it is not a PNG, JPEG or WebP" in done.stderr
     assert len(stub.bodies(GENERATE)) == 2
 
 
@@ -244,8 +244,8 @@ def test_embedding_models_print_a_vector(stub: StubServer, vllama: Vllama) -> No
     done = vllama("run", "m")
     assert done.returncode == 1
     assert done.stderr == (
-        "Error: cannot run 'm' without a text: it makes embeddings\n"
-        'Hint: write one: vllama run m "your text"\n'
+        "Error: cannot run 'm' without text: it is an embedding model\n"
+        'Hint: add the text: vllama run m "your text"\n'
     )
 
 
@@ -318,7 +318,7 @@ def test_parameters(name: str, values: list[str], value: object) -> None:
         ("seed", ["x"], "a whole number, not 'x'"),
         ("top_p", ["x"], "a number, not 'x'"),
         ("use_mmap", ["x"], "true or false"),
-        ("seed", ["1", "2"], "takes one value"),
+        ("seed", ["1", "2"], "accepts only one value"),
     ],
 )
 def test_wrong_parameters(name: str, values: list[str], message: str) -> None:
@@ -340,10 +340,14 @@ def test_a_hint_of_the_server_has_a_line_of_its_own(stub: StubServer, vllama: Vl
 @pytest.mark.parametrize(
     ("command", "name", "hint"),
     [
-        ("run", "./nothing", "there is no such file or folder"),
-        ("stop", "./nothing", "there is no such file or folder"),
-        ("run", "./here", "name a .gguf file, or a folder with config.json and *.safetensors"),
-        ("run", "a b", "check 'a b': write model[:tag], org/repo[:QUANT] or the path of a .gguf "),
+        ("run", "./nothing", "no such file or folder"),
+        ("stop", "./nothing", "no such file or folder"),
+        ("run", "./here", "specify a .gguf file, or a folder with config.json and *.safetensors"),
+        (
+            "run",
+            "a b",
+            "check 'a b': use the form model[:tag], org/repo[:QUANT] or the path of a .gguf ",
+        ),
     ],
 )
 def test_a_wrong_name_has_a_hint(

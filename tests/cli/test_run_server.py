@@ -181,7 +181,7 @@ def test_a_server_that_is_killed_is_not_in_the_way_of_the_next(home: Home) -> No
     assert run.stdout and run.stdout.read(8)
     home.servers()[0].kill()
     _, err = run.communicate(timeout=LIMIT_S)
-    assert run.returncode == 1 and "ended the answer early" in err
+    assert run.returncode == 1 and "ended early" in err
     home.wait_until_gone()  # the guard ends the engine
     assert home.run(*HELLO) == (0, f"{ANSWER} \n", "")
 
@@ -212,7 +212,7 @@ def test_keep_leaves_the_server_running(home: Home) -> None:
     [server] = home.servers()
     assert (code, out) == (0, f"{ANSWER} \n")
     assert err == (
-        f"the server goes on at http://127.0.0.1:{home.port}; this ends it: kill {server.pid}\n"
+        f"the server keeps running at http://127.0.0.1:{home.port}; to stop it: kill {server.pid}\n"
     )
     assert home.run(*HELLO) == (0, f"{ANSWER} \n", "")
     assert home.servers() == [server] and home.is_listened()

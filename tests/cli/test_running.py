@@ -143,7 +143,7 @@ FAR = {"total": 100, "started_at": "2318-01-01T00:00:00Z"}  # no time has passed
         ({"state": "loading", "load": FAR | {"completed": 0}}, "Loading 0.0 s"),
         ({"state": "loading", "load": FAR | {"completed": 62}}, "Loading 62% of 100 B, 0.0 s"),
         ({"state": "backoff"}, "Restarting..."),
-        ({"state": "backoff", "details": {"format": "remote"}}, "No answer"),
+        ({"state": "backoff", "details": {"format": "remote"}}, "Not responding"),
     ],
 )
 def test_until(model: Body, text: str) -> None:
@@ -185,7 +185,7 @@ def test_ps_of_requests(stub: StubServer, vllama: Vllama) -> None:
 def test_stop_of_a_request(stub: StubServer, vllama: Vllama) -> None:
     stub.on("DELETE /api/requests/abc%2F1")
     done = vllama("stop", "--request", "abc/1")
-    assert (done.returncode, done.stdout, done.stderr) == (0, "ended request abc/1\n", "")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "stopped request abc/1\n", "")
     stub.fail("DELETE /api/requests/gone", 404, "no request 'gone' is running")
     done = vllama("stop", "--request", "gone")
     assert done.returncode == 1 and "no request 'gone' is running" in done.stderr
@@ -218,7 +218,7 @@ def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
     stub.on("GET /api/ps", {"models": []})
     done = vllama("ps", VLLAMA_PROT="1")
     assert done.returncode == 0
-    assert done.stderr == "Warning: VLLAMA_PROT is no setting; did you mean VLLAMA_PORT?\n"
+    assert done.stderr == "Warning: VLLAMA_PROT is not a setting; did you mean VLLAMA_PORT?\n"
 
 
 @pytest.mark.parametrize(
@@ -228,8 +228,8 @@ def test_warnings_of_the_settings(stub: StubServer, vllama: Vllama) -> None:
         (400, b'{"error": "bad"}', BadRequest, "bad"),
         (503, b'{"error": "server busy"}', Busy, "server busy"),
         (500, b'{"error": {"message": "deep"}}', VllamaError, "deep"),
-        (500, b"<html>", VllamaError, "the server refused: status 500"),
-        (502, b"", VllamaError, "the server refused: status 502"),
+        (500, b"<html>", VllamaError, "the server rejected the request: status 500"),
+        (502, b"", VllamaError, "the server rejected the request: status 502"),
     ],
 )
 def test_refusals(
@@ -260,8 +260,8 @@ def test_streams(stub: StubServer) -> None:
     ("content", "message"),
     [
         (b'{"n": 1}\n{"error": "it broke"}\n', "it broke"),
-        (b'{"n": 1}\n<html>', "no Ollama API"),
-        (b"[1]\n", "no Ollama API"),
+        (b'{"n": 1}\n<html>', "does not speak Ollama's API"),
+        (b"[1]\n", "does not speak Ollama's API"),
     ],
 )
 def test_failures_in_a_stream(content: bytes, message: str, stub: StubServer) -> None:
@@ -293,7 +293,7 @@ def test_a_proxy_is_for_servers_elsewhere(
     [
         (socket.gaierror(-2, "Name or service not known"), ": no network, or no host of that name"),
         (ConnectionRefusedError(111, "Connection refused"), ": connection refused"),
-        (TimeoutError("timed out"), ": no answer within 5 s"),
+        (TimeoutError("timed out"), ": no response within 5 s"),
     ],
 )
 def test_the_cause_of_an_unreachable_server_elsewhere(reason: OSError, cause: str) -> None:
@@ -404,7 +404,7 @@ def test_a_program_that_never_answers_is_not_waited_for() -> None:
     with (
         listen(None) as address,
         Client(f"http://{address}", limit_s=0.2) as client,
-        pytest.raises(ServerUnreachable, match=r": it does not answer within 0\.2 s$"),
+        pytest.raises(ServerUnreachable, match=r": no response within 0\.2 s$"),
     ):
         client.post("/api/chat", {"model": "m"})
 

@@ -141,7 +141,7 @@ def test_no_word_is_a_line_of_the_unit(tmp_path: Path, sign: str) -> None:
 )
 @pytest.mark.parametrize("system", [True, False])
 def test_no_key_is_in_a_unit(words: list[str], system: bool) -> None:
-    with pytest.raises(ConfigError, match="cannot write a key into the service") as caught:
+    with pytest.raises(ConfigError, match="cannot store a key in the service") as caught:
         make_service(words, system=system)
     assert "sk-1" not in str(caught.value)
 
@@ -197,6 +197,6 @@ def test_installed_twice_and_removed(tmp_path: Path) -> None:
 
 
 def test_what_the_manager_says_is_the_error(tmp_path: Path) -> None:
-    with pytest.raises(VllamaError, match=r"enable vllama\.service': no such bus") as caught:
+    with pytest.raises(VllamaError, match=r"enable vllama\.service' failed: no such bus") as caught:
         install(with_program(tmp_path, code=1))
-    assert caught.value.hint == "see why: systemctl --user status vllama"
+    assert caught.value.hint == "see the reason: systemctl --user status vllama"

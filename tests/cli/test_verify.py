@@ -27,10 +27,10 @@ def test_engines_with_and_without_models_of_their_own(engines, model, sides):
 @pytest.mark.parametrize(
     ("engines", "words"),
     [
-        ("", "and none is named"),
+        ("", "none specified"),
         ("a", "'a' names 1"),
         ("a,b,c", "names 3"),
-        ("a=x,b", "verify with b: no model is named"),
+        ("a=x,b", "verify with b: no model specified"),
     ],
 )
 def test_what_is_no_pair(engines, words):

@@ -128,7 +128,7 @@ def test_only_what_differs_in_tables_is_told_and_no_secret(tmp_path) -> None:
 def test_the_order_of_tables_may_be_all_that_differs(tmp_path) -> None:
     tables = ('[models."q*"]\ncontext_length = 1\n', '[models."*q"]\ncontext_length = 2\n')
     old, new = read(tmp_path, "".join(tables)), read(tmp_path, "".join(reversed(tables)))
-    assert compare_settings(old, new).taken == ("models (another order)",)
+    assert compare_settings(old, new).taken == ("models (different order)",)
 
 
 def test_a_setting_that_is_kept_keeps_its_source(tmp_path) -> None:

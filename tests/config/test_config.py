@@ -180,8 +180,8 @@ def test_environment(environ: dict[str, str], field: str, value: object) -> None
     [
         ({"OLLAMA_KEEP_ALIVE": "soon"}, "keep_alive_s", 300.0, '"soon" from OLLAMA_KEEP_ALIVE'),
         ({"OLLAMA_NUM_PARALLEL": "many"}, "num_parallel", None, "not a whole number"),
-        ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; 11434 is used'),
-        ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "no such scheme"),
+        ({"OLLAMA_HOST": "h:99999"}, "port", 11434, '"99999" in OLLAMA_HOST; using port 11434'),
+        ({"OLLAMA_HOST": "ftp://h"}, "host", "127.0.0.1", "unknown scheme"),
         ({"VLLAMA_PROT": "1"}, "port", 11434, "did you mean VLLAMA_PORT?"),
     ],
 )  # fmt: skip
@@ -200,7 +200,7 @@ def test_wrong_values_that_are_noted(
         ({"port": "x"}, {}, 'cannot use port "x" from --port: not a whole number'),
         ({"port": 70000}, {}, 'cannot use port "70000" from --port: more than 65535'),
         ({}, {"VLLAMA_PORT": "-1"}, 'cannot use port "-1" from VLLAMA_PORT: less than 0'),
-        ({"host": "h:bad"}, {}, 'cannot use host "h:bad" from --host: no such port: "bad"'),
+        ({"host": "h:bad"}, {}, 'cannot use host "h:bad" from --host: invalid port: "bad"'),
         ({"keep_alive_s": "soon"}, {}, 'cannot use keep_alive "soon" from --keep-alive: time: '),
         ({}, {"VLLAMA_DEBUG": "maybe"}, 'cannot use debug "maybe" from VLLAMA_DEBUG: neither'),
         ({"log_format": "xml"}, {}, 'cannot use log_format "xml" from --log-format: not one of'),
@@ -265,12 +265,12 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     ("text", "message", "hint"),
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
-        ("zzzz = 1", "no such setting", "choose one of host, port"),
-        ('port = "x"', 'cannot use port "x" from', "write it like 11434"),
-        ("port = [1]", "a list cannot be given here", "write it like"),
-        ("[port]\na = 1", "a table cannot be given here", "write it like"),
-        ("port = ", "cannot read the config file", "write lines such as"),
-        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "write it like true"),
+        ("zzzz = 1", "not a setting", "choose one of host, port"),
+        ('port = "x"', 'cannot use port "x" from', "use the form 11434"),
+        ("port = [1]", "a list is not allowed here", "use the form"),
+        ("[port]\na = 1", "a table is not allowed here", "use the form"),
+        ("port = ", "cannot read the config file", "use lines such as"),
+        ('hf_token = ""\nhf_offline = "perhaps"', 'hf_offline "perhaps"', "use the form true"),
     ],
 )
 def test_a_wrong_file(tmp_path: Path, text: str, message: str, hint: str) -> None:
@@ -310,14 +310,14 @@ def test_the_token_file(home: Path) -> None:
     [
         (b"hf_ok\n", None),
         (b" hf_ok \r\n", None),
-        (b"hf_ok\nsecond\n", "it has several lines"),
+        (b"hf_ok\nsecond\n", "it contains a line break"),
         (b"hf_ok\r\nsecond", "U+000D"),
         (b"\xef\xbb\xbfhf_ok", "byte-order mark"),
         ("hf_ok".encode("utf-16"), "UTF-16"),
         ("hf_ok".encode("utf-16-be"), "UTF-16"),
         ("hf_o\u200bk".encode(), "U+200B"),
         ("hf_ök".encode(), "U+00F6"),
-        ("hf_ök".encode("latin-1"), "no UTF-8 text"),
+        ("hf_ök".encode("latin-1"), "not UTF-8 text"),
         (b"hf ok", "U+0020"),
         (b"hf_\x7f", "U+007F"),
     ],
@@ -377,7 +377,7 @@ def test_aliases(tmp_path: Path) -> None:
     for wrong in ("a", "a=", "=b", "a=b,c"):
         with pytest.raises(ConfigError, match="name=model"):
             config.load({}, {"VLLAMA_ALIASES": wrong})
-    with pytest.raises(ConfigError, match="a table cannot be given here"):
+    with pytest.raises(ConfigError, match="a table is not allowed here"):
         config.load({}, {}, write(tmp_path / "d.toml", '[folders]\nx = "y"\n'))
 
 
@@ -405,7 +405,7 @@ def test_a_folder_that_is_not_there_is_noted(tmp_path: Path) -> None:
     missing = tmp_path / "nope"
     settings = config.load({}, {"VLLAMA_FOLDERS": os.pathsep.join((str(tmp_path), str(missing)))})
     assert settings.notes == (
-        f"cannot look for models in '{missing}' (folders): there is no such file or folder",
+        f"cannot look for models in '{missing}' (folders): no such file or folder",
     )
     assert settings.folders == (tmp_path, missing)  # it may come later
 
@@ -426,7 +426,7 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
     assert settings.key_to_send == "sk-flag" and not settings.notes
     keys.chmod(0o644)
     (note,) = config.load({"api_key_file": str(keys)}, {}).notes
-    assert note.startswith("every user of this machine can read") and f"chmod 600 {keys}" in note
+    assert note.startswith("other users of this machine can read") and f"chmod 600 {keys}" in note
 
 
 @pytest.mark.parametrize(

@@ -44,33 +44,33 @@ def test_every_example_of_an_upstreams_field_is_accepted(tmp_path, field) -> Non
         ("[models.a]\ncontext_lenght = 3\n", r"models\.a\.context_lenght .*line 2", "context_len"),
         ("[models.a]\nctx = 3\n", r"models\.a\.ctx .*line 2: no such", "did you mean context_len"),
         ("[models.a]\nnum_ctx = 3\n", r"models\.a\.num_ctx ", "did you mean context_length"),
-        ("ctx = 3\n", r'"ctx" in .*line 1: no such', "did you mean context_length"),
+        ("ctx = 3\n", r'"ctx" in .*line 1: not a', "did you mean context_length"),
         ('[model."x"]\nctx = 3\n', "cannot use model ", 'did you mean [models."NAME"]?'),
         ('[upstream.x]\nurl = "http://h"\n', '"upstream" in .*line 1', "did you mean upstreams"),
         ('\n[models.a]\n# x\nnum_parallel = "x"', r"a\.num_parallel .*line 4: not a whole", "4"),
-        ("[models.a]\ndefaults = {temprature = 1}", "line 2: 'temprature' is no", "write it"),
-        ("[models.a]\nforce = {top_k = true}", 'line 2: option "top_k" must be', "write it"),
-        ("[models.a]\nkeep_alive = []", "line 2: a list cannot be given", "30m"),
-        ("[models.a]\ngpus = [0, 0]", "line 2: a GPU is named twice", "write it"),
-        ("[models.a]\ngpus = []", "line 2: no GPU is named", "write it"),
-        ("[models.a]\nfallback = ['http://h']", "line 2: 'http://h' names no model", "write it"),
-        ('[models."a:*"]\naliases = ["b"]', "line 2: a pattern stands for several", "one model"),
-        ("[models.a]\naliases=['x']\n[models.b]\naliases=['X']", "line 4: 'X' is an alias", ""),
-        ("[models.a]\naliases=['x']\n[models.b]\naliases=['x:latest']", "is an alias of", ""),
-        ("[models.a]\naliases=['b']\n[models.b]\npin=true", "line 2: 'b' has a table", "rename"),
-        ("[models.a]\naliases=['hf.co/o/m']\n[models.'o/m']\npin=true", "has a table", "rename"),
-        ("[models.'o/m']\nfallback=['hf.co/O/M:latest']", "is the model itself", "take it out"),
-        ("[models.a]\nfallback=['A:latest']", "line 2: 'A:latest' is the model itself", "take"),
-        ("[models.a]\naliases=['b']\nfallback=['b']", "line 3: 'b' is the model itself", "take"),
+        ("[models.a]\ndefaults = {temprature = 1}", "line 2: 'temprature' is not", "use the form"),
+        ("[models.a]\nforce = {top_k = true}", 'line 2: option "top_k" must be', "use the form"),
+        ("[models.a]\nkeep_alive = []", "line 2: a list is not allowed", "30m"),
+        ("[models.a]\ngpus = [0, 0]", "line 2: a GPU is listed twice", "use the form"),
+        ("[models.a]\ngpus = []", "line 2: no GPU is specified", "use the form"),
+        ("[models.a]\nfallback = ['http://h']", "line 2: 'http://h' has no model", "use the form"),
+        ('[models."a:*"]\naliases = ["b"]', "line 2: a pattern matches several", "one model"),
+        ("[models.a]\naliases=['x']\n[models.b]\naliases=['X']", "line 4: 'X' is already", ""),
+        ("[models.a]\naliases=['x']\n[models.b]\naliases=['x:latest']", "already an alias", ""),
+        ("[models.a]\naliases=['b']\n[models.b]\npin=true", "line 2: 'b' has its own", "rename"),
+        ("[models.a]\naliases=['hf.co/o/m']\n[models.'o/m']\npin=true", "its own table", "rename"),
+        ("[models.'o/m']\nfallback=['hf.co/O/M:latest']", "is the model itself", "remove it"),
+        ("[models.a]\nfallback=['A:latest']", "line 2: 'A:latest' is the model itself", "remove"),
+        ("[models.a]\naliases=['b']\nfallback=['b']", "line 3: 'b' is the model itself", "remove"),
         ('[upstreams.x]\nurl = "http://h"\nkey_file="/none"', "upstream x: .* \"/none\"", ""),
         ("models = 3", "line 1: not tables", "keep_alive"),
         ("[models]\na = 3", r"models\.a from .*line 2: not a table", "keep_alive"),
         ("[upstreams.x]\nweight = 2", "line 1: it has no url", "add: url"),
-        ('[upstreams.x]\nurl = "ftp://h"', "line 2: not an address", "write it"),
-        ('[upstreams.x]\nurl = "http://h"\nkey="a"\nkey_env="b"', "line 4: its key is", "key"),
+        ('[upstreams.x]\nurl = "ftp://h"', "line 2: not an address", "use the form"),
+        ('[upstreams.x]\nurl = "http://h"\nkey="a"\nkey_env="b"', "line 4: it has two keys", "key"),
         ('[upstreams."a b"]\nurl = "http://h"', "line 1: not a name", "letters"),
         ('[upstreams.x]\nurl = "http://h"\nkey_env="NONE"', "the variable NONE is not set", ""),
-        ("max_queue = 1\nmax_que = 2", "line 2: no such setting", "max_queue"),
+        ("max_queue = 1\nmax_que = 2", "line 2: not a setting", "max_queue"),
         ("\nmax_queue = 'x'", "line 2: not a whole number", ""),
     ],
 )  # fmt: skip
@@ -84,9 +84,7 @@ def test_only_a_server_needs_the_keys_of_its_upstreams(tmp_path) -> None:
     file = tmp_path / "c.toml"
     file.write_text('[upstreams.gpu]\nurl = "http://h"\nkey_env = "NONE"\n')
     settings = config.load({}, HOME, file)
-    assert settings.notes == (
-        "cannot find the key of the upstream gpu: the variable NONE is not set",
-    )
+    assert settings.notes == ("no key for the upstream gpu: the variable NONE is not set",)
     assert [(each.name, each.key) for each in settings.upstreams] == [("gpu", None)]
 
 
@@ -123,7 +121,7 @@ traits = { context = 3 }
         (f"models.b.context from {file}, line 6", "context_length"),
         (f"upstreams.u.traits.context from {file}, line 10", "context_length"),
     ]
-    assert set(settings.notes) == {f"{old} is called {new} now" for old, new in notices}
+    assert set(settings.notes) == {f"{old} is now called {new}" for old, new in notices}
     assert list(load(tmp_path, "[models.a]\ncontext_length = 1\n").notes) == []
 
 

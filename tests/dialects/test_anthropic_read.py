@@ -210,7 +210,7 @@ def test_a_result_that_cannot_be_read_ends_no_conversation(block: dict[str, Any]
     text = {"type": "text", "text": "read"}
     result = {"type": "tool_result", "tool_use_id": "a", "content": [text, block]}
     (got,) = turns({"role": "user", "content": [result]})
-    assert got["role"] == "tool" and got["content"].startswith("read\n[left out: ")
+    assert got["role"] == "tool" and got["content"].startswith("read\n[omitted: ")
 
 
 def test_arguments_as_text_are_taken() -> None:

@@ -29,7 +29,7 @@ LCP_TYPE = rb"""{"error":{"message":"1 validation error:\n  {'type': 'float_pars
 LCP_OVER = b"""{"error":{"message":"This model's maximum context length is 512 tokens, however you requested 717 tokens (701 in your prompt; 16 for the completion). Please reduce your prompt; or completion length.","type":"invalid_request_error","param":"messages","code":"context_length_exceeded"}}"""
 NATIVE_OVER = b'{"error":{"code":400,"message":"the request exceeds the available context size, try increasing it","type":"exceed_context_size_error","n_prompt_tokens":831,"n_ctx":256}}'
 
-REFUSED = "the upstream refused the key of this server (HTTP 401)"
+REFUSED = "the upstream rejected this server's key (HTTP 401)"
 THROWN = b"""{"error":{"code":400,"message":"Field 'min_keep': [json.exception.type_error.302] type must be number, but is string","type":"invalid_request_error"}}"""
 UNREAD = b'{"error":{"code":500,"message":"[json.exception.parse_error.101] parse error at line 1, column 2: last read: x","type":"server_error"}}'
 ENGINE = [
@@ -44,9 +44,9 @@ ENGINE = [
     (404, b'{"detail":"Not Found"}', BadRequest, 400, "Not Found"),
     (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"},{"loc":[],"msg":"x"}]}', BadRequest, 400, "messages: Field required; x"),
     (400, b'{"error":"plain text"}', BadRequest, 400, "plain text"),
-    (400, b"", BadRequest, 400, "the engine refused the request with status 400"),
-    (500, b"Internal Server Error", UpstreamError, 502, "the engine failed with status 500 and gave no reason"),
-    (500, b"<html>\n</html>", UpstreamError, 502, "the engine failed with status 500 and gave no reason"),
+    (400, b"", BadRequest, 400, "the engine rejected the request with status 400"),
+    (500, b"Internal Server Error", UpstreamError, 502, "the engine failed with status 500 without a reason"),
+    (500, b"<html>\n</html>", UpstreamError, 502, "the engine failed with status 500 without a reason"),
     (503, b"<html><style>a { b: c }</style><h1>503</h1>No <b>healthy</b> upstream\n</html>", UpstreamError, 503, "503 No healthy upstream"),
     (500, b'{"error":{"message":"could not broadcast input array","type":"internal_server_error"}}', UpstreamError, 502, "could not broadcast input array"),
     (501, b'{"error":{"code":501,"message":"This server does not support embeddings","type":"not_supported_error"}}', CapabilityMissing, 400, "This server does not support embeddings"),

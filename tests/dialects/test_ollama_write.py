@@ -317,7 +317,7 @@ def test_usage_without_the_engines_help() -> None:
     assert unlimited.tally.usage.completion_tokens == 6
 
 
-CUT_SHORT = "the engine ended the stream before the answer was complete"
+CUT_SHORT = "the engine ended the stream early"
 
 
 @pytest.mark.parametrize("stream", [b"", streams.DONE, streams.CUT, streams.CHAT[:700]])
@@ -336,7 +336,7 @@ def test_a_cut_stream_is_no_success(stream: bytes, streamed: bool) -> None:
     ("stream", "text"),
     [
         (streams.VLLM_ERROR, "EngineCore died: see core.py"),
-        (streams.VLLM_ABORT, "the engine ended the answer before it was complete"),
+        (streams.VLLM_ABORT, "the engine ended the response early"),
         (b'data: {"error": "boom"}\n\n', "boom"),
         (b'data: {"object":"error","message":"too long"}\n\n', "too long"),
         (b'error: {"code":500,"message":"gone"}\n\n', "gone"),

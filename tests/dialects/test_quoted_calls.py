@@ -159,7 +159,7 @@ def test_after_a_parsed_call_text_is_text(
         for _ in range(2):
             assert answer(dialect, stream, text, source=source) == {("", "I look.\n", 1)}
     assert [record.message for record in caplog.records] == [
-        "big: a tool call was found in the text of its answer"
+        "big: found a tool call in the text of the response"
     ]
     call = {"index": 0, "id": "c", "type": "function"}
     call["function"] = {"name": "now", "arguments": '{"a":1}'}  # type: ignore[assignment]

@@ -428,7 +428,7 @@ def test_tools_that_come_in_the_input() -> None:
         ({"tools": [5]}, "Invalid value for 'tools[0]': expected an object, got an integer."),
         (
             {"tools": [NOW | {"parameters": {"properties": 5}}]},
-            "wrong parameters of the tool 'now': Invalid value for 'properties': ",
+            "invalid parameters of the tool 'now': Invalid value for 'properties': ",
         ),
     ],
 )

@@ -36,12 +36,12 @@ def test_uploads_that_have_not_ended_count(tmp_path: Path) -> None:
     first, second = store.begin_file(), store.begin_file()
     store.reserve(first, "a", 150)
     store.reserve(first, "a", 200)  # it has grown
-    with pytest.raises(NoRoom, match="too many others"):
+    with pytest.raises(NoRoom, match="the storage limit is reached"):
         store.reserve(second, "a", 51)
     store.reserve(second, "b", 250)
     for number in range(2):
         store.reserve(store.begin_file(), f"c{number}", 250)
-    with pytest.raises(NoRoom, match="too many others"):
+    with pytest.raises(NoRoom, match="the storage limit is reached"):
         store.check_room("d", 51)
     store.release(first)
     store.check_room("d", 200)
@@ -94,7 +94,7 @@ def test_the_number_of_batches_is_bounded(tmp_path: Path, monkeypatch) -> None:
             site.store.finish(batch, "failed", [])
     assert len(site.store.list_batches()) == 4
     assert len(site.store.list_files("")) == 2  # the input, and the answers of the one that ended
-    with pytest.raises(LimitReached, match="3 have not ended yet"):
+    with pytest.raises(LimitReached, match="3 batches are still running"):
         site.store.add_batch(StoredBatch("", "", shown))
     site.store.add_batch(StoredBatch("another key", "", type(known)(**fields, id=make_id("batch_"),
         completion_window="24h", created_at=0, expires_at=1, metadata=None)))  # fmt: skip

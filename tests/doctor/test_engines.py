@@ -88,7 +88,7 @@ def test_environments_that_are_not_whole(tmp_path: Path) -> None:
     told = list(engines.environments(SearchPaths(environments=tmp_path), ("gone", "half")))
     assert statuses(told) == ["failed", "warning"]
     assert "gone has lost its Python" in told[0].text
-    assert "half was broken off" in told[1].text
+    assert "half was interrupted" in told[1].text
     assert "vllama engines install half" in str(told[1].hint)
     *_, half = engines.environments(SearchPaths(environments=tmp_path), ())
     assert f"remove the folder '{tmp_path / 'half'}'" in str(half.hint)
@@ -106,4 +106,4 @@ def test_upstreams_are_asked_and_a_dead_one_is_a_failure() -> None:
         )
         (dead,) = engines.upstreams(Facts(platform=CPU, found=found))
     assert dead.status == "failed"
-    assert dead.text.startswith(f"the upstream at {url} cannot serve: ")
+    assert dead.text.startswith(f"upstream {url} is not available: ")

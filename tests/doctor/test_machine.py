@@ -17,7 +17,7 @@ from vllama.engines.registry import load_engines
 from vllama.machine.nvidia import can_run, find_torch_cuda, parse_banner
 from vllama.machine.types import Platform, Vendor
 
-INSIDE = "AMD Phoenix, inside the processor, is not used: it is no gain"
+INSIDE = "AMD Phoenix, integrated into the processor, is not used: it is no gain"
 
 
 def pci(folder: Path, *devices: tuple[str, str]) -> Path:
@@ -36,8 +36,8 @@ def pci(folder: Path, *devices: tuple[str, str]) -> Path:
         (CPU, [("0x1234", "0x030000")], ok("no GPU: models run on the CPU")),
         (CPU, [("0x10de", "0x040300")], ok("no GPU: models run on the CPU")),
         (GPU, [("0x10de", "0x030200")], ok("H100: 80 GiB, driver 570.86, up to CUDA 12.8")),
-        (replace(CPU, notes=("nvidia-smi gave no answer",)), [],
-         warning("nvidia-smi gave no answer")),
+        (replace(CPU, notes=("nvidia-smi did not respond",)), [],
+         warning("nvidia-smi did not respond")),
         (replace(CPU, notes=(INSIDE,)), [], ok(INSIDE)),
         (replace(CPU, notes=("sick",), untold=GPU.accelerators), [("0x10de", "0x030200")],
          warning("sick")),
@@ -120,9 +120,9 @@ def test_what_a_driver_runs(built, driver, good: bool) -> None:
     ("platform", "torch", "driver", "status", "text"),
     [
         (CPU, "'12.8'", (12, 8), "skipped", "no NVIDIA GPU"),
-        (GPU, "'12.8'", (12, 4), "ok", "built for CUDA 12.8, the driver runs up to 12.4"),
-        (GPU, "'13.0'", (12, 8), "failed", "the driver runs only up to 12.8"),
-        (GPU, "'13.0'", None, "warning", "is not known"),
+        (GPU, "'12.8'", (12, 4), "ok", "built for CUDA 12.8; the driver supports CUDA 12.4"),
+        (GPU, "'13.0'", (12, 8), "failed", "the driver supports only CUDA 12.8"),
+        (GPU, "'13.0'", None, "warning", "is unknown"),
         (GPU, "None", (12, 8), "warning", "PyTorch without CUDA"),
         (GPU, None, (12, 8), "skipped", "no engine with packages for CUDA"),
     ],
@@ -159,5 +159,5 @@ def test_gpu_memory_and_its_holders() -> None:
     assert told.status is Severity.WARNING
     assert f"(pid {me}) 70 GiB" in told.text and str(2**22) not in told.text
     (told,) = machine.gpu_memory(full, dict)
-    assert "processes that cannot be seen from here" in told.text
+    assert "processes that are not visible here" in told.text
     assert statuses(machine.gpu_memory(CPU, pytest.fail)) == ["skipped"]

@@ -27,7 +27,7 @@ def test_one_that_hangs_is_told_and_left_behind() -> None:
         [Check(name="dead", ask=hang, limit_s=0.05), Check(name="b", ask=lambda: [ok("x")])]
     )
     never.set()
-    assert found == [("dead", warning("no answer within 0.05 s")), ("b", ok("x"))]
+    assert found == [("dead", warning("no result within 0.05 s")), ("b", ok("x"))]
 
 
 def test_all_are_asked_at_once() -> None:
@@ -50,7 +50,7 @@ def test_one_that_fails_itself_takes_no_other_down() -> None:
 
     found = run([Check(name="wrong", ask=wrong), Check(name="known", ask=known)])
     assert found == [
-        ("wrong", warning("this check failed itself (KeyError: 'x')")),
+        ("wrong", warning("this check failed (KeyError: 'x')")),
         ("known", failure("cannot do it: reason", "do that")),
     ]
 
@@ -80,7 +80,7 @@ def test_the_command(tmp_path: Path, web) -> None:
     web.answer["/api/version"] = (200, {"version": "0.9"})
     done = doctor(tmp_path, OLLAMA_HOST=f"127.0.0.1:{web.server_port}")
     assert done.returncode == 1
-    assert f"FAILED  port           port {web.server_port} is taken by an Ollama" in done.stdout
+    assert f"FAILED  port           port {web.server_port} is used by an Ollama" in done.stdout
     assert "hint: stop it" in done.stdout
 
 
@@ -101,4 +101,4 @@ def test_a_driver_that_hangs_does_not_hold_it_up(tmp_path: Path) -> None:
         "print(found[0][1].text)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=240)
-    assert done.stdout == "no answer within 0.2 s\n"
+    assert done.stdout == "no result within 0.2 s\n"

@@ -45,7 +45,7 @@ def test_a_free_port() -> None:
 
 
 def test_leftovers(tmp_path: Path) -> None:
-    assert list(storage.leftovers(tmp_path)) == [ok("no engine of a dead server is left")]
+    assert list(storage.leftovers(tmp_path)) == [ok("no orphaned engines")]
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as engine:
         identity = {"pid": engine.pid, "started_s": psutil.Process(engine.pid).create_time()}
         record = {"name": "qwen", "engine": identity, "descendants": [], "argv": [],
@@ -87,7 +87,7 @@ def test_disks_are_told_once_each(
 
 def test_folders_that_cannot_be_written(tmp_path: Path) -> None:
     folders = {"data": tmp_path, "logs": tmp_path / "logs" / "deep"}
-    assert list(storage.writable(folders)) == [ok("data, logs can be written")]
+    assert list(storage.writable(folders)) == [ok("data, logs are writable")]
     assert list(tmp_path.iterdir()) == []
     (told,) = storage.writable({"data": tmp_path, "logs": Path("/proc/self/none")})
     assert told.status is Severity.FAILED and "the folder of logs" in told.text
@@ -113,10 +113,10 @@ WHOAMI, MODELS = "/api/whoami-v2", "/api/models?limit=1"
 @pytest.mark.parametrize(
     ("token", "answer", "status", "text"),
     [
-        ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "takes the token of ada"),
-        ("t", {WHOAMI: (401, {})}, "failed", "does not take the token"),
-        ("t", {}, "ok", "knows no tokens"),
-        (None, {MODELS: (200, [])}, "ok", "there is no token"),
+        ("t", {WHOAMI: (200, {"name": "ada"})}, "ok", "accepts the token of ada"),
+        ("t", {WHOAMI: (401, {})}, "failed", "rejects the token"),
+        ("t", {}, "ok", "does not use tokens"),
+        (None, {MODELS: (200, [])}, "ok", "no token is set"),
         (None, {MODELS: (503, {})}, "warning", "HTTP 503"),
     ],
 )
@@ -133,7 +133,7 @@ def test_a_hub_that_is_not_there_and_one_that_is_not_asked() -> None:
         nobody.bind(("127.0.0.1", 0))  # not listening: refused at once
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         (told,) = machine.hub(url, None, offline=False)
-    assert told.status is Severity.WARNING and "cannot be reached" in told.text
+    assert told.status is Severity.WARNING and "cannot reach" in told.text
     assert statuses(machine.hub("http://hub.test", None, offline=True)) == ["skipped"]
 
 
@@ -160,6 +160,6 @@ class Library:
 def test_models() -> None:
     told = list(storage.models(Library(0)))
     assert [finding.text for finding in told] == [
-        "usable models on this disk: 1", "bad: it is cut"
+        "usable models: 1", "bad: it is cut"
     ]  # fmt: skip
     assert [finding.text for finding in storage.models(Library(6))][-1] == "and 2 more"

@@ -191,7 +191,7 @@ def test_the_command_writes_what_safetensors_reads(server, name, tmp_path):
 
     file, row = tmp_path / "acts.safetensors", tmp_path / "row.safetensors"
     line = run(server, "inspect", name, "The capital of France is", "--layers", "0-29", "-o", file)
-    assert line.startswith(f"30 x 5 x {WIDTH} float32, written to ")
+    assert line.startswith(f"30 x 5 x {WIDTH} float32, saved to ")
     entries, about = read_header(file)
     assert entries["residual"].shape == [30, 5, WIDTH]
     assert about["prompt"] == "The capital of France is" and about["engine"] == "vllm"

@@ -85,7 +85,7 @@ def test_out_of_memory_with_a_context_that_was_asked_for(tmp_path: Path, room: i
         server.command, env=server.env, capture_output=True, text=True, timeout=LIMIT_S, check=False
     )
     assert done.returncode == 1
-    kept = "since asked for: the context of 4096 tokens, 4 requests at once"
+    kept = "as requested: the context of 4096 tokens, 4 parallel requests"
     assert "memory" in done.stderr and kept in done.stderr
 
 
@@ -105,6 +105,6 @@ def test_weights_in_an_unknown_format_and_an_unknown_architecture(tmp_path: Path
         status, reply = server.post("/api/chat", {"model": "odd", "messages": HI, "stream": False})
         assert status == 500
         told = reply["error"]
-        assert told.index("does not know the architecture 'zzama'") < told.index("tried then: ")
+        assert told.index("does not support the architecture 'zzama'") < told.index("tried then: ")
         assert "instead of" in told and told.count("zzama") >= 2
         assert not server.tree() or all("llama" not in p.name() for p in server.tree())

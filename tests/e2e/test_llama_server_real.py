@@ -370,7 +370,7 @@ def test_a_damaged_file_and_a_foreign_one(serve, tmp_path):
         (server.models / "odd.gguf").write_bytes(whole.replace(b"llama", b"zzama"))
         status, reply = server.post("/api/generate", {"model": "odd", "prompt": "a"})
         assert status >= 400
-        assert "does not know the architecture 'zzama'" in reply["error"]
+        assert "does not support the architecture 'zzama'" in reply["error"]
 
 
 def test_drafts_by_further_arguments(serve, counting, tmp_path):

@@ -155,7 +155,7 @@ def test_raw_text_is_continued_where_the_engine_can(case, client, name):
     if case.completes:
         assert client.generate(name, **asked).response.strip() == "three four five"
         return
-    with pytest.raises(ollama.ResponseError, match="chats only"):
+    with pytest.raises(ollama.ResponseError, match="only chats"):
         client.generate(name, **asked)
 
 
@@ -277,7 +277,7 @@ def test_a_taken_port_is_told(case, model, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         told = refused(case, tmp_path, model, "--", case.port_flag, port)
-    words = {"--port": "cannot give the engine a --port: vllama chooses a free one"}
+    words = {"--port": "cannot pass --port to the engine: vllama chooses a free one"}
     assert words.get(case.port_flag, "its port was taken by another program") in told
 
 

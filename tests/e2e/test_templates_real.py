@@ -158,7 +158,7 @@ def test_an_adapter_changes_the_answer(real, made, tmp_path):
         {"model": "bad", "from": COUNTS, "adapters": {"c.gguf": other}, "stream": False},
     )
     assert status == 400
-    assert "have another shape" in reply["error"]
+    assert "have a different shape" in reply["error"]
 
 
 def test_two_adapters_are_both_loaded(real, made, tmp_path):
@@ -274,4 +274,4 @@ def test_bare_text_is_warned_of(real):
     chat = real.post("/api/chat", body | {"messages": [{"role": "user", "content": "Hi"}]})[1]
     raw = real.post("/api/generate", body | {"prompt": "Hi", "raw": True})[1]
     assert chat["prompt_eval_count"] == raw["prompt_eval_count"]
-    real.wait_for("WARNING.*bare:latest has no chat template: prompts are sent as bare text")
+    real.wait_for("WARNING.*bare:latest has no chat template: prompts are sent as plain text")

@@ -127,9 +127,9 @@ def test_its_stream_ends_as_clients_expect(server):
     ("path", "more", "words"),
     [
         ("/api/chat", {"messages": SAID, "format": "json"}, "structured outputs"),
-        ("/api/generate", {"prompt": "a", "raw": True}, "chats only"),
+        ("/api/generate", {"prompt": "a", "raw": True}, "only chats"),
         ("/api/chat", {"messages": SAID, "logprobs": True}, "logprobs"),
-        ("/api/embed", {"input": "a"}, "with Echo: it makes no embeddings"),
+        ("/api/embed", {"input": "a"}, "with Echo: no embedding support"),
     ],
 )
 def test_what_it_lacks_is_said(server, path, more, words):

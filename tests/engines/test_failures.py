@@ -69,13 +69,13 @@ MAGIC = "E gguf_init_from_reader: invalid magic characters: 'hell', expected 'GG
 GIVES_UP = "E srv  llama_server: exiting due to model loading error"
 RECORDED = [
     ("llama-cpp-python", ["llama_model_load: error loading model: unknown model architecture: 'z'"],
-     1, "does not know the architecture 'z'", ARCHITECTURE),
+     1, "does not support the architecture 'z'", ARCHITECTURE),
     # the most telling pattern wins over the newest line
     ("llama-cpp-python", ["llama_model_load: error loading model: unknown model architecture: 'z'",
       "ValueError: Failed to load model from file: x.gguf"], 1, "architecture 'z'", ARCHITECTURE),
     ("llama-cpp-python", ["llama_model_load: error loading model: tensor 'blk.9.ffn_up.weight' "
       "data is not within the file bounds, model is corrupted or incomplete",
-      "ValueError: Failed to load model from file: /models/a.gguf"], 1, "cut or damaged", None),
+      "ValueError: Failed to load model from file: /models/a.gguf"], 1, "truncated or", None),
     ("llama-cpp-python",
      ["gguf_init_from_reader: invalid magic characters: 'hell', expected 'GGUF'"],
      1, "not a GGUF", None),
@@ -88,7 +88,7 @@ RECORDED = [
      -11, "cannot use the model's adapter", None),
     ("llama-cpp-python", ["ModuleNotFoundError: No module named 'sse_starlette'"],
      1, "sse_starlette", MISMATCH),
-    ("llama-cpp-python", ["something else"], 7, "exit code 7: something else", None),
+    ("llama-cpp-python", ["something else"], 7, "exited with code 7: something else", None),
     ("llama-cpp-python", [], -9, "out of memory", MEMORY),
     ("llama-cpp-python", [], -11, "SIGSEGV", None),
     ("llama-cpp-python", [], -4, "another CPU", MISMATCH),
@@ -104,7 +104,7 @@ RECORDED = [
     ("llama-server", ["E llama_model_load: error loading model: tensor 'blk.16.ffn_down.weight' "
       "data is not within the file bounds, model is corrupted or incomplete",
       "E srv    load_model: failed to load model, '/cut.gguf'",
-      "error: Failed to init server, please check the input params."], 1, "cut or damaged", None),
+      "error: Failed to init server, please check the input params."], 1, "truncated or", None),
     ("llama-server", ["E srv         start: couldn't bind HTTP server socket, hostname: 127.0.0.1, "
       "port: 45131", "E srv  llama_server: exiting due to HTTP server error"],
      1, "port was taken", PORT),
@@ -122,7 +122,7 @@ RECORDED = [
       "0.01.284.424 E cmn  common_init_: failed to create context with model '/m.gguf'",
       "0.01.300.212 E srv          init: exiting due to model loading error",
       "error: Failed to init server, please check the input params."],
-     1, "it cannot make its context: quantized V cache requires flash_attn", None),
+     1, "it cannot create its context: quantized V cache requires flash_attn", None),
     ("llama-cpp-python", ["llama_init_from_model: quantized V cache requires flash_attn to be "
       "enabled", "ValueError: Failed to create llama_context"],
      1, "quantized V cache requires flash_attn", None),
@@ -155,12 +155,12 @@ RECORDED = [
       "'/t.gguf'", "E srv    load_model: failed to load draft model, '/t.gguf'"],
      1, "draft model '/t.gguf'", None),
     ("llama-server", ["error: invalid argument: --nonsense"],
-     1, "does not know the argument --nonsense", None),
+     1, "does not support the argument --nonsense", None),
     ("llama-server", ['error while handling argument "--draft-max": the argument has been removed. '
       "use --spec"],
-     1, "does not take the argument --draft-max: the argument has been removed. use --spec", None),
+     1, "does not accept the argument --draft-max: the argument has been removed. use", None),
     ("llama-server", ["xllamacpp: error: unrecognized arguments: --nonsense 1"],
-     1, "does not know the argument --nonsense 1", None),
+     1, "does not support the argument --nonsense 1", None),
     ("llama-server", ["error: invalid argument: 'GGML_TYPE_ZZ'"], 1, "GGML_TYPE_ZZ", None),
     ("llama-server", ["llama-server: error while loading shared libraries: libllama.so.0: cannot "
       "open shared object file: No such file or directory"],
@@ -174,12 +174,12 @@ RECORDED = [
     ("transformers", [BOUND], 3, "port was taken", PORT),
     ("transformers", ["ValueError: The checkpoint you are trying to load has model type `zzama` "
       "but Transformers does not recognize this architecture. This could be because of an issue"],
-     1, "does not know the model's architecture", ARCHITECTURE),
+     1, "does not support the model's architecture", ARCHITECTURE),
     ("transformers", ["safetensors_rust.SafetensorError: Error while deserializing header: header "
-      "too large"], 1, "cut or damaged", None),
+      "too large"], 1, "truncated or damaged", None),
     ("mlx-lm", ["2026-11-21 - ERROR - mlx_lm.server generation thread died: Model type zzama not "
       "supported.", "ValueError: Model type zzama not supported."],
-     None, "does not know the architecture zzama", ARCHITECTURE),
+     None, "does not support the architecture zzama", ARCHITECTURE),
     ("mlx-lm", ["2026-11-21 - ERROR - mlx_lm.server generation thread died: [load_safetensors] "
       "Invalid json header length /m/model.safetensors"],
      None, "could not load the model ([load_safetensors] Invalid json header", None),
@@ -189,18 +189,18 @@ RECORDED = [
     ("max", ["ValueError: The encoding 'bfloat16' is not compatible with the selected device type "
       "'cpu'."], 1, "cannot use weights in bfloat16 on a device of type cpu", QUANTIZATION),
     ("max", ["The network port 8000 is already in use"], 1, "port was taken", PORT),
-    ("max", ["Error: No such option: --fast"], 2, "does not know the argument --fast", None),
+    ("max", ["Error: No such option: --fast"], 2, "does not support the argument --fast", None),
     ("tinygrad", ["ValueError: Invalid tokenizer preset 'smollm'"],
-     1, "does not know the tokenizer 'smollm'", ARCHITECTURE),
+     1, "does not support the tokenizer 'smollm'", ARCHITECTURE),
     ("tinygrad", ["FileNotFoundError: [Errno 2] No such file or directory: 'clang'"],
      1, "compiles for the CPU with clang", MISMATCH),
     ("tinygrad", ["ModuleNotFoundError: No module named 'tinygrad.llm.kernels'"],
-     1, "release of tinygrad is not complete", MISMATCH),
+     1, "release of tinygrad is incomplete", MISMATCH),
     ("sglang", ["    from sgl_kernel import copy_all_layer_kv_cache_cpu",
       "ImportError: cannot import name 'copy_all_layer_kv_cache_cpu' from 'sgl_kernel'"],
      1, "kernels are not built for this machine", MISMATCH),
     ("sglang-jax", ["TypeError: LogitsProcessor.__call__() missing 1 required positional argument: "
-      "'mesh'"], -9, "a fault of its own", ARCHITECTURE),
+      "'mesh'"], -9, "a bug in it", ARCHITECTURE),
 ]  # fmt: skip
 # vLLM 0.32: pydantic's reports, and who watches a worker
 LINK = "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"

@@ -131,9 +131,9 @@ def test_what_is_compiled_is_taken_only_where_it_is_asked_for(tmp_path: Path) ->
     assert find_requirement(ways, compiled=True) == "paint-source"
     only_source = Recipe(wheels=ways.wheels[1:])
     assert find_requirement(only_source, compiled=False) == "paint-source"
-    with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* ready-made") as no:
+    with pytest.raises(EngineMissing, match=r"cannot compile Painter: .* prebuilt") as no:
         find_requirement(Recipe(wheels=ways.wheels[:1]), compiled=True)
-    assert no.value.hint == "leave out --compile: vllama engines install painter"
+    assert no.value.hint == "omit --compile: vllama engines install painter"
 
 
 @pytest.mark.parametrize(
@@ -193,7 +193,7 @@ def test_programs_are_named_as_the_machine_s_package_manager_does(
 
 def test_without_a_recipe_it_is_said_how_to_get_it(tmp_path: Path) -> None:
     by_hand = Recipe(by_hand="brew install painter")
-    with pytest.raises(EngineMissing, match="no package of it is known") as caught:
+    with pytest.raises(EngineMissing, match="no known package") as caught:
         make_offer(Painter(install=by_hand), CPU, tmp_path)
     assert caught.value.hint == "brew install painter"
 
@@ -240,7 +240,7 @@ def test_a_plug_in_comes_with_the_packages(tmp_path: Path) -> None:
     assert list_requirements(make_offer(painter, CPU, tmp_path).steps) == ["paint==1"]
     with pytest.raises(EngineMissing, match="with 'comb': it is not a plug-in") as caught:
         make_offer(painter, CPU, tmp_path, plugins=["comb"])
-    assert caught.value.hint == "there is: brush"
+    assert caught.value.hint == "available plug-ins: brush"
     newer = replace(brush, python=((3, minor + 1), (3, minor + 1)))
     painter = replace(painter, install=replace(painter.install, plugins=(newer,)))
     with pytest.raises(EngineMissing, match=rf"it needs Python 3.{minor + 1} to"):
@@ -278,7 +278,7 @@ def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
     uv = Fake(tmp_path / "uv")
     wrong = Painter(install=Recipe(wheels=(wheels("other==1"),)))
     chosen = make_offer(wrong, CPU, tmp_path / "e", search=uv.environ["PATH"])
-    with pytest.raises(EnvironmentFailed, match="after its installation: it is not installed"):
+    with pytest.raises(EnvironmentFailed, match="after installing it: it is not installed"):
         asyncio.run(install(chosen, environ=uv.environ))
 
 
@@ -294,7 +294,7 @@ def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> 
     ("recipe", "platform", "advice"),
     [
         (RECIPE, CPU, "install it with: vllama engines install painter"),
-        (RECIPE, with_gpu(Vendor.AMD), "there is no package of it for this machine"),
+        (RECIPE, with_gpu(Vendor.AMD), "no package for this machine"),
         (Recipe(by_hand="brew install painter"), CPU, "brew install painter"),
         (replace(RECIPE, by_hand="buy it"), with_gpu(Vendor.AMD), "buy it"),
         (Recipe(), CPU, "otherwise"),

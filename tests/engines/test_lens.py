@@ -50,11 +50,11 @@ def test_the_plan_says_what_it_costs_and_what_is_missing():
     model = bundle(format=Format.SAFETENSORS)
     here = replace(VLLM_HERE, plugins=(PLUGIN,))
     plan = make_plan(facts(H100, (here,), inspect=True), model, INFO, make_need())
-    assert "eager mode: slower, because --inspect" in plan.reasons
+    assert "eager mode, which is slower, because of --inspect" in plan.reasons
     assert "--enforce-eager" in plan.settings.tuned_args and plan.settings.inspect
     plan = make_plan(facts(H100, (here,)), model, INFO, make_need())
     assert "--enforce-eager" not in plan.settings.tuned_args and not plan.settings.inspect
-    with pytest.raises(EngineMissing, match="vLLM needs vllm-lens, which brings: vllama engines"):
+    with pytest.raises(EngineMissing, match="vLLM needs vllm-lens; to install it: vllama engines"):
         make_plan(facts(H100, (VLLM_HERE,), inspect=True), model, INFO, make_need())
 
 
@@ -91,7 +91,7 @@ def test_what_it_has_collected():
     ],
 )  # fmt: skip
 def test_an_answer_in_another_form_is_an_error(changes):
-    with pytest.raises(UpstreamError, match="vllm-lens answered in another form"):
+    with pytest.raises(UpstreamError, match="unexpected data from vllm-lens"):
         Lens().read(answer(**changes), (5,))
 
 

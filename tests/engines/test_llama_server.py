@@ -164,8 +164,8 @@ def test_each_slot_has_the_context_of_one_request():
         (ENGINE, bundle(projector=Path("/p")), INFO, None, None),
         (PYTHON_SERVER, None, None, None, None),
         (PYTHON_SERVER, None, None, 1, None),
-        (PYTHON_SERVER, None, None, 2, "answers one request at a time"),
-        (PYTHON_SERVER, bundle(projector=Path("/p")), None, None, "shows a model no images"),
+        (PYTHON_SERVER, None, None, 2, "runs one request at a time"),
+        (PYTHON_SERVER, bundle(projector=Path("/p")), None, None, "does not support images"),
         (PYTHON_SERVER, bundle(adapters=(Path("/a"), Path("/b"))), None, None, "1 adapter"),
     ],
 )

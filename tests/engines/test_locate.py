@@ -74,7 +74,7 @@ def test_the_environment_that_runs_us() -> None:
     assert found.executable == Path(sys.executable).with_name(HERE)
     assert found.module_folder("pytest") is not None
     assert find_package(SearchPaths(search=""), "x", distributions=("no-such-thing",)) == Missing(
-        engine="x", reason="it is not installed", hint="see how to get it: vllama engines"
+        engine="x", reason="it is not installed", hint="see how to install it: vllama engines"
     )
 
 
@@ -127,8 +127,8 @@ def test_a_wrong_path_is_told_and_nothing_else_taken(tmp_path: Path) -> None:
     found = paint(places)
     assert isinstance(found, Missing)
     assert found.reason == (
-        f"there is no paint-cpu or paint or paint-serve at '{tmp_path / 'nowhere'}', which the "
-        "settings name"
+        f"no paint-cpu or paint or paint-serve at '{tmp_path / 'nowhere'}', which is set in "
+        "engine_paths"
     )
     assert "engine_paths" in found.hint
 

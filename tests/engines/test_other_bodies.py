@@ -119,9 +119,9 @@ def test_tinygrad_shows_no_tools_and_completes_no_prompts():
         sent(TINYGRAD, tools=(TOOL,))
     with pytest.raises(CapabilityMissing, match="tools"):
         adapt_chat(STRANGE | {"tools": [TOOL]}, traits(TINYGRAD))
-    with pytest.raises(CapabilityMissing, match="chats only"):
+    with pytest.raises(CapabilityMissing, match="only chats"):
         completion_call("a", SAMPLING, traits(TINYGRAD))
-    with pytest.raises(CapabilityMissing, match="chats only"):
+    with pytest.raises(CapabilityMissing, match="only chats"):
         adapt_completion({"prompt": "a"}, traits(TINYGRAD))
 
 

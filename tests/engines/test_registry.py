@@ -46,7 +46,7 @@ def test_an_adapter_that_raises_counts_as_missing() -> None:
     here = Installation(engine="odd", version="1")
     assert locate_engine(Odd(lambda search_paths: here), SearchPaths()) is here
     found = discover_engines({"odd": Odd(raise_an_error)}).missing["odd"]
-    assert found.reason == "looking for it failed (RuntimeError: no such color)"
+    assert found.reason == "detection failed (RuntimeError: no such color)"
 
 
 class Raising(Odd):
@@ -93,7 +93,7 @@ def test_nothing_that_a_package_raises_ends_the_others(
 
 def test_a_search_that_exits_counts_as_missing() -> None:
     found = discover_engines({"odd": Odd(lambda search_paths: sys.exit(3))}).missing["odd"]
-    assert found.reason == "looking for it failed (SystemExit: 3)"
+    assert found.reason == "detection failed (SystemExit: 3)"
 
 
 def test_one_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,7 +102,7 @@ def test_one_that_hangs_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     here = Installation(engine="b", version="1")
     found = discover_engines({"odd": Odd(lambda _: never.wait()), "b": Odd(lambda _: here)})
     never.set()
-    assert found.missing["odd"].reason == "looking for it took more than 0.05 s"
+    assert found.missing["odd"].reason == "detection took more than 0.05 s"
     assert found.installations == {"b": here}
 
 
@@ -179,7 +179,7 @@ ENGINE = Strange()
             WHOLE + "Strange.find = lambda self: None",
             "has a `find` that cannot be called with (search_paths)",
         ),
-        (WHOLE + "ENGINE = Strange", "names the class Strange, not an instance of it"),
+        (WHOLE + "ENGINE = Strange", "is the class Strange, not an instance of it"),
         (WHOLE + "Strange.name = 'vllm'", "the name 'vllm' belongs to vllama itself"),
         (WHOLE + "Strange.aliases = ('Llama.cpp',)", "'llama.cpp' belongs to vllama itself"),
         ("ENGINE = {}[1]", "KeyError: 1"),

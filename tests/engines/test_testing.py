@@ -92,7 +92,7 @@ def raise_an_error(self, *arguments):
 
 FAULTS = [
     (object(), "it has no `name`, `title`, `find`"),
-    (Good, "the entry point names the class Good"),
+    (Good, "the entry point is the class Good"),
     (Good(name="Good One"), "a `name` that is not of lower-case letters, digits"),
     (Good(aliases=("good",)), "`aliases` repeats the name"),
     (Good(formats=()), "`formats` is empty"),
@@ -106,11 +106,11 @@ FAULTS = [
     ),
     (
         with_method("find", lambda self, paths: Installation(engine="good", version="1")),
-        "neither `python` nor `executable`",
+        "without `python` and `executable`",
     ),
     (
         with_method("find", lambda self, paths: Missing(engine="bad", reason="r", hint="h")),
-        "something of engine 'bad'",
+        "an installation of engine 'bad'",
     ),
     (
         with_launch(lambda spec, _: {"argv": (spec.argv[0], str(next(COUNTER)), *spec.argv[1:])}),
@@ -118,11 +118,11 @@ FAULTS = [
     ),
     (with_launch(change_environ), "`launch` changes the mapping `environ`"),
     (with_launch(lambda spec, _: {"argv": ()}), "`launch` returns the command line ()"),
-    (with_launch(lambda spec, _: {"argv": ("", *spec.argv)}), "each word has to be a text"),
+    (with_launch(lambda spec, _: {"argv": ("", *spec.argv)}), "each item must be a string"),
     (with_launch(lambda spec, _: {"argv": ("good", *spec.argv[1:])}), "`launch` starts 'good'"),
     (
         with_launch(lambda spec, _: {"argv": (*spec.argv[:2], *spec.argv[-2:])}),
-        "does not tell the server its port",
+        "does not pass the port to the server",
     ),
     (
         with_launch(lambda spec, _: {"argv": (*spec.argv[:-2], f"--key={KEY}", *spec.argv[-2:])}),
@@ -136,11 +136,11 @@ FAULTS = [
     (Good(ready=HttpProbe(path="/health")), "the probe does not verify the key"),
     (
         Good(ready=HttpProbe(path="/health", ready_statuses=frozenset({200, 503}))),
-        "succeeds with a server that answers 503",
+        "succeeds with a server that returns 503",
     ),
     (with_traits(context_length=1), "context_length=1, but 4096 was planned"),
     (with_traits(num_ctx=1), "sets `num_ctx`"),
-    (with_traits(max_concurrency=0), "allows no request at all"),
+    (with_traits(max_concurrency=0), "allows no requests"),
     (with_traits(parameters={"heat": "temperature"}), "unknown names in `parameters`: heat"),
     (
         with_traits(finish_body=lambda body: body.pop("messages")),
@@ -151,7 +151,7 @@ FAULTS = [
         "`finish_body` is not pure",
     ),
     (with_traits(finish_body=lambda body: {}), "`finish_body` drops `messages`"),
-    (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path begins with '/'"),
+    (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path starts with '/'"),
     (with_traits(roles=frozenset({"user"})), "does not take messages of the roles assistant"),
     (
         with_method(
@@ -209,8 +209,8 @@ def test_objects_are_loaded_from_the_current_folder(tmp_path: Path, monkeypatch)
     before = list(sys.path)
     assert load_object("mine:ENGINE") == {"a": 1} and sys.path == before
     for target, words in (
-        ("mine", "does not name an object"),
-        ("mine:", "does not name an object"),
+        ("mine", "does not specify an object"),
+        ("mine:", "does not specify an object"),
         ("mine:OTHER", "AttributeError"),
         ("no_such_module:ENGINE", "ModuleNotFoundError"),
     ):

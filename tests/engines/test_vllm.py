@@ -376,7 +376,7 @@ RECORDED = [
             "'namespace/repo_name': '/nonexistent/model'. Use `repo_type` argument if needed."
         ],
         1,
-        "the model's folder is not complete",
+        "the model's folder is incomplete",
     ),
     (
         [
@@ -385,7 +385,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "the model's folder is not complete",
+        "the model's folder is incomplete",
     ),
     (
         [
@@ -403,7 +403,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "does not know models of the type zzama",
+        "does not support models of the type zzama",
     ),
     (
         [
@@ -412,7 +412,7 @@ RECORDED = [
             "api_server.py: error: unrecognized arguments: --disable-log-requests",
         ],
         2,
-        "does not know the arguments --disable-log-requests",
+        "does not support the arguments --disable-log-requests",
     ),
     (
         [
@@ -420,17 +420,17 @@ RECORDED = [
             " to <function human_readable_int at 0x7faa642a7f60>."
         ],
         2,
-        "does not take an argument: argument --kv-cache-memory-bytes: Value lots",
+        "does not accept an argument: argument --kv-cache-memory-bytes: Value lots",
     ),
     (
         ["KeyError: 'invalid tool call parser: nope (chose from { apertus,dots })'"],
         1,
-        "does not know the tool call parser nope",
+        "does not support the tool call parser nope",
     ),
     (
         ["KeyError: \"Reasoning parser 'nope' not found. Available parsers: cohere_command3\""],
         1,
-        "does not know the Reasoning parser nope",
+        "does not support the Reasoning parser nope",
     ),
     (
         ["    sock.bind(addr)", "OSError: [Errno 98] Address already in use"],
@@ -445,7 +445,7 @@ RECORDED = [
             "    For further information visit https://errors.pydantic.dev/2.14/v/value_error",
         ],
         1,
-        "made for a context of 8192 tokens, not 100000",
+        "supports a context of 8192 tokens, not 100000",
     ),
     (
         [
@@ -475,12 +475,12 @@ RECORDED = [
             LAST,
         ],
         1,
-        "weights are cut or damaged",
+        "weights are truncated or damaged",
     ),
     (
         [f"{WORKER}RuntimeError: CPU Generator does not use offset", "nanobind: leaked 2 types!"],
         0,
-        "a request with a seed ended it",
+        "it crashed on a request with a seed",
     ),
     # seen on an H200: a build without an optional part only warns of it
     (
@@ -506,7 +506,7 @@ RECORDED = [
         "AssertionError: the frobnicator is upside down",
     ),
     # an engine that died while it served ends with 0, as if it had been asked to
-    ([], 0, "exit code 0"),
+    ([], 0, "exited with code 0"),
     ([], -9, "ran out of memory"),
 ]
 

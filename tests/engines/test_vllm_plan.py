@@ -189,7 +189,7 @@ def test_a_context_that_nobody_asked_for_shrinks_to_what_is_free():
     small = replace(CPU, ram_available_bytes=int(2.5 * GIB), ram_total_bytes=int(2.5 * GIB))
     tuning = ENGINE.tune(wish(small, INFO, context_length=8192))
     assert tuning.settings.context_length == 4096
-    assert "lowered from 8192 to 4096" in tuning.reasons[0]
+    assert "reduced from 8192 to 4096" in tuning.reasons[0]
     asked = ENGINE.tune(wish(small, INFO, context_length=8192, context_asked=True))
     assert asked.settings.context_length == 8192
 
@@ -276,7 +276,7 @@ def test_an_fp8_cache_is_for_gpus_that_compute_in_it():
     old = replace(H100.accelerators[0], name="RTX 3090", compute_capability=(8, 6))
     tuning = ENGINE.tune(wish(replace(H100, accelerators=(old,)), kv_cache_type="q8_0"))
     assert "--kv-cache-dtype" not in tuning.settings.tuned_args
-    assert any("no fp8 cache: for that it does not use the RTX 3090" in r for r in tuning.reasons)
+    assert any("no fp8 cache: it does not use the RTX 3090" in r for r in tuning.reasons)
 
 
 def sharing(total: int, free: int) -> Platform:
@@ -413,7 +413,7 @@ def test_a_model_is_split_over_equal_gpus_only(kinds, weights, expected):
         return
     plan = make_plan(here, FOLDER, info, Need())
     assert plan.settings.gpus == expected
-    assert any("differ: a model is split over equal ones only" in r for r in plan.reasons)
+    assert any("differ: a model is split only over equal GPUs" in r for r in plan.reasons)
 
 
 def test_the_roomiest_gpu_is_taken_and_named():

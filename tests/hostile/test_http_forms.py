@@ -246,7 +246,7 @@ async def test_refusals_are_counted_and_some_are_logged(caplog: pytest.LogCaptur
         for name in refused:
             await server.said(FORMS[name][0].encode("latin-1"))
         counted = server.server._refusals.values
-        logged = [one for one in caplog.messages if "refused before routing" in one]
+        logged = [one for one in caplog.messages if "rejected before routing" in one]
     assert counted == {("400",): len(refused)}
     assert 1 <= len(logged) < len(refused) and "from 127.0.0.1: 400 Bad Request: " in logged[0]
 

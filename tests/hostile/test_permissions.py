@@ -192,7 +192,7 @@ def test_an_allowed_hub_leads_to_no_other(settings: ModelsSettings) -> None:
         assert inside.asked and not any("authorization" in headers for _, headers in inside.asked)
         assert all("authorization" in headers for _, headers in allowed.asked)
         allowed.answer, allowed.asked[:] = lead(allowed), []
-        with pytest.raises(VllamaError, match="redirects without end"):
+        with pytest.raises(VllamaError, match="redirects endlessly"):
             allowing(hub, allowed.host)("org/model")
         assert len(allowed.asked) == 10
 

@@ -43,7 +43,7 @@ def test_what_is_not_known(asked: str) -> None:
     with pytest.raises(ConfigError) as caught:
         read_cards([asked])
     hint = caught.value.hint or ""
-    assert hint.endswith("name its memory: --gpu 12GB")
+    assert hint.endswith("specify its memory: --gpu 12GB")
     assert ("did you mean RTX 3060" in hint) is (asked == "RTX 3065")
 
 

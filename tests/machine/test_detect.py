@@ -117,7 +117,9 @@ def test_graphics_in_the_processor_are_not_used_beside_a_card() -> None:
     assert alone.accelerators == (inside,)
     both = linux(H100S.splitlines()[0], Findings(accelerators=(inside,)))
     assert [gpu.vendor for gpu in both.accelerators] == [Vendor.NVIDIA]
-    assert both.notes == ("AMD Strix Halo, inside the processor, is not used: there is a card",)
+    assert both.notes == (
+        "AMD Strix Halo, integrated into the processor, is not used: a discrete GPU was found",
+    )
 
 
 def test_mac() -> None:
@@ -165,7 +167,7 @@ def test_a_probe_that_fails_is_a_note() -> None:
 
 def test_commands_that_cannot_run() -> None:
     assert "cannot run" in run_command(["/nonexistent/tool"], timeout_s=1).problem
-    assert "no answer" in run_command(["sleep", "30"], timeout_s=0.05).problem
+    assert "did not respond" in run_command(["sleep", "30"], timeout_s=0.05).problem
     assert run_command(["sh", "-c", "echo oops >&2; exit 3"], timeout_s=5).text == "oops\n"
 
 

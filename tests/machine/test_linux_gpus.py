@@ -133,8 +133,8 @@ def test_only_cards_with_memory_of_their_own_count(tmp_path: Path) -> None:
     assert (gpu.vendor, gpu.index, gpu.name) == (Vendor.INTEL, 0, "Intel GPU 0x56a0")
     assert gpu.total_bytes == gpu.free_bytes == 16 * GIB
     assert found.notes == (
-        "Intel GPU 0x56a0, inside the processor, is not used: it reads the same RAM no faster than "
-        "the cores",
+        "Intel GPU 0x56a0, integrated into the processor, is not used: it is not faster than "
+        "the CPU cores",
     )
 
 
@@ -145,7 +145,7 @@ def test_without_resizable_bar_its_memory_is_unknown(tmp_path: Path) -> None:
     known = assemble(system="linux", arch="x86_64", processor=None, mac=None, findings=(found,))
     assert known.untold == found.accelerators
     assert not known.accelerators
-    assert "Vulkan build knows it" in known.notes[0]
+    assert "Vulkan build can use it" in known.notes[0]
 
 
 def test_without_cards(tmp_path: Path) -> None:

@@ -78,11 +78,11 @@ def test_gpus(text: str, expected: list[tuple[Any, ...]]) -> None:
         (MISMATCH, "reboot"),
         (NOT_LOADED, "driver is not loaded"),
         ("Failed to initialize NVML: Insufficient Permissions\n", "/dev/nvidia"),
-        (A100_PAIR, "GPU 1 (NVIDIA A100-SXM4-40GB) is divided by MIG"),
+        (A100_PAIR, "GPU 1 (NVIDIA A100-SXM4-40GB) is partitioned by MIG"),
         ("something nobody expected\n", 'nvidia-smi printed: "something nobody expected"'),
         (
             "0, NVIDIA A100, [Insufficient Permissions], [N/A], 535.1, 8.0, GPU-a, Enabled",
-            "divided by MIG",
+            "partitioned by MIG",
         ),
     ],
 )
@@ -205,7 +205,7 @@ def test_nvml() -> None:
     assert (first.driver, first.compute_capability, first.uuid) == ("550.54.15", (8, 9), "GPU-0")
     assert (first.bus, second.bus) == ("0000:01:00.0", "0000:02:00.0")
     assert second.total_bytes == 0
-    assert found.notes == ("GPU 2 cannot be used: GPU is lost",)
+    assert found.notes == ("cannot use GPU 2: GPU is lost",)
     assert nvml.ended
 
 

@@ -118,7 +118,7 @@ def test_a_draft_model_is_taken_by_name_or_left_out_and_told(tmp_path, caplog) -
     assert found.draft in found.files and found.key != replace(found, draft=None).key
     missing = make_library(tmp_path, ("big", ModelSettings(draft="nowhere")))
     assert [missing.find("big").bundle.draft, missing.find("big").bundle.draft] == [None, None]
-    assert caplog.text.count("its draft model is left out: model 'nowhere' not found") == 1
+    assert caplog.text.count("ignoring its draft model: model 'nowhere' not found") == 1
 
 
 def test_nothing_is_changed_without_tables(tmp_path) -> None:

@@ -72,9 +72,9 @@ def test_a_draft_model_that_is_gone_is_missed(library, large, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"vocab_size": 4}, "its tokens are not those of"),
-        ({"vocab": {"a": 0, "c": 1, "b": 2}}, "its tokens are not those of"),
-        ({"architectures": ["BertModel"]}, "no model that writes text"),
+        ({"vocab_size": 4}, "its tokens differ from those of"),
+        ({"vocab": {"a": 0, "c": 1, "b": 2}}, "its tokens differ from those of"),
+        ({"architectures": ["BertModel"]}, "not a text generation model"),
         ({"hidden_size": 10**12}, "cannot use the model"),
     ],
 )
@@ -86,9 +86,9 @@ def test_a_folder_that_cannot_guess_is_refused(library, large, tmp_path, changes
 
 def test_both_have_to_be_of_one_format(library, large, tmp_path):
     file = make(tmp_path / "small") / "model.safetensors"
-    with pytest.raises(BadRequest, match="has to be a folder of safetensors"):
+    with pytest.raises(BadRequest, match="must be a folder of safetensors"):
         create(library, NewModel(name="drafting", base=large, draft=file))
-    with pytest.raises(BadRequest, match="it is the model itself"):
+    with pytest.raises(BadRequest, match="it is the same model"):
         create(library, NewModel(name="drafting", base=large, draft=large.path))
 
 

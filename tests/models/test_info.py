@@ -174,7 +174,7 @@ def test_vocabulary_only_is_refused(tmp_path: Path) -> None:
 def test_a_file_without_an_architecture_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "v.gguf"
     path.write_bytes(b"GGUF" + struct.pack("<IQQ", 3, 0, 0))
-    with pytest.raises(BadModelFile, match="does not name an architecture"):
+    with pytest.raises(BadModelFile, match="does not specify an architecture"):
         read_info(at(path))
 
 
@@ -342,8 +342,8 @@ def test_damaged_safetensors(tmp_path: Path) -> None:
     whole = path.read_bytes()
     for content, says in [
         (whole[:-30], "30 bytes of tensor data are missing"),
-        (whole[:20], "cut inside its header"),
-        (b"", "cut inside its header"),
+        (whole[:20], "its header is truncated"),
+        (b"", "its header is truncated"),
         (struct.pack("<Q", 2) + b"[]", "header is damaged"),
         (struct.pack("<Q", 9) + b'{"a":{}} ', "header is damaged"),
     ]:
@@ -351,7 +351,7 @@ def test_damaged_safetensors(tmp_path: Path) -> None:
         with pytest.raises(BadModelFile, match=says):
             read_info(bundle)
     (folder / "config.json").write_text("{")
-    with pytest.raises(BadModelFile, match="not readable JSON"):
+    with pytest.raises(BadModelFile, match="not valid JSON"):
         read_info(bundle)
 
 

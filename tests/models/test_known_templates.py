@@ -123,7 +123,7 @@ def test_none_is_recognized(tmp_path: Path) -> None:
     info = info_of(tmp_path / "m.gguf", template=None)
     assert (info.chat_template, info.template_family) == (None, None)
     words = describe_template(at(tmp_path / "m.gguf"), info)
-    assert words == "none, and none recognized: prompts are sent as bare text"
+    assert words == "none, and none recognized: prompts are sent as plain text"
 
 
 def test_one_that_makes_vectors_has_no_turns(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_unknown_tag_names_the_others(library: Library) -> None:
     with pytest.raises(ModelNotFound) as caught:
         library.remote.pull("org/tiny-gguf:Q2_K")
     assert "cannot find ':Q2_K'" in caught.value.message
-    assert caught.value.hint == "take one of: Q4_K_M, Q8_0"
+    assert caught.value.hint == "use one of: Q4_K_M, Q8_0"
 
 
 @pytest.mark.parametrize("name", ["gemma99", "gemma99:2b", "reg.example.com/a/b"])
@@ -171,7 +171,7 @@ def test_paths_and_folders(
     path = models / "tiny-Q8_0.gguf"
     assert library.find(str(path)).bundle == library.find("tiny-q8_0").bundle
     assert library.remote.pull(str(path)).path == path
-    with pytest.raises(BadRequest, match="your own file"):
+    with pytest.raises(BadRequest, match="vllama did not download"):
         library.remove("tiny-q8_0")
     for name in (str(tmp_path / "absent.gguf"), "./absent"):
         with pytest.raises(ModelNotFound, match="cannot find a model at"):
@@ -290,12 +290,12 @@ def test_choice_of_variant(format_: Format, tag: str | None, chosen: Format | No
         (
             repository(WHOLE),
             (GGUF,),
-            "safetensors only, and gguf is wanted",
-            "name a GGUF repository",
+            "only safetensors; gguf is required",
+            "use a GGUF repository",
         ),
-        (repository(Q4), (ST,), "gguf only, and safetensors is wanted", "install an engine"),
+        (repository(Q4), (ST,), "only gguf; safetensors is required", "install an engine"),
         (repository(), (GGUF, ST), "neither GGUF nor safetensors", "quantized"),
-        (BOTH, (), "another format is wanted", "install an engine"),
+        (BOTH, (), "another format is required", "install an engine"),
     ],
 )
 def test_no_variant(repo: Repository, formats: tuple[Format, ...], says: str, hint: str) -> None:

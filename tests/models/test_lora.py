@@ -27,9 +27,9 @@ LORA, OTHER = Path("/lora"), Path("/other")
     [
         (PEFT, 2),
         (PEFT | {"rank_pattern": {"q_proj": 16}}, 16),
-        (PEFT | {"peft_type": "LOHA"}, "no LoRA adapter"),
-        (PEFT | {"r": 0}, "no LoRA adapter"),
-        (PEFT | {"r": 1024}, "rank 1024 is above 512"),
+        (PEFT | {"peft_type": "LOHA"}, "not a PEFT LoRA adapter"),
+        (PEFT | {"r": 0}, "not a PEFT LoRA adapter"),
+        (PEFT | {"r": 1024}, "rank 1024 exceeds 512"),
         ({"peft_type": "LORA"}, "cannot read"),
         ([], "cannot read"),
     ],
@@ -75,7 +75,7 @@ def test_an_adapter_of_the_hub(library, hub, tmp_path):
     hub.add_repo("me/text", {"README.md": b"#"})
     folder = library.remote.pull_adapter(ModelRef.parse("me/lora"), lambda event: None)
     assert read_rank(folder) == 2
-    with pytest.raises(ModelNotFound, match="it is no LoRA adapter"):
+    with pytest.raises(ModelNotFound, match="not a LoRA adapter"):
         library.remote.pull_adapter(ModelRef.parse("hf.co/me/text"), lambda event: None)
 
 

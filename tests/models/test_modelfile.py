@@ -79,8 +79,8 @@ def test_grammar(text, expected):
         ("FROM m\nPARAMETER temperature nan", "line 2: parameter 'temperature' needs a number"),
         ("FROM m\nPARAMETER nope 1", "line 2: unknown parameter 'nope'"),
         ("FROM m\nMESSAGE robot hi", "line 2: MESSAGE needs a role: system, user, assistant"),
-        ('FROM m\nSYSTEM "open\n\n', "line 2: its quotes are not closed"),
-        ('FROM m\nSYSTEM """a"\n', "line 2: its quotes are not closed"),
+        ('FROM m\nSYSTEM "open\n\n', "line 2: it has an unclosed quote"),
+        ('FROM m\nSYSTEM """a"\n', "line 2: it has an unclosed quote"),
     ],
 )
 def test_errors_name_the_line(text, says):

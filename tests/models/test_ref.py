@@ -110,7 +110,7 @@ def test_refused(text: str) -> None:
 def test_an_address_of_a_file_gets_a_hint() -> None:
     with pytest.raises(InvalidModelRef) as caught:
         ModelRef.parse("http://host:9/x.gguf")
-    assert caught.value.hint == "download the file first, then use its path as the name"
+    assert caught.value.hint == "download the file first, then use its path"
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,7 +46,7 @@ BOTH = (LLAMA_CPP_GPU, VLLM_HERE)
         (CPU, BOTH, "llama-cpp-python", "any CPU"),
         (MAC, (LLAMA_CPP_GPU,), "llama-cpp-python", "Metal"),
         (H100, BOTH, "vllm", "NVIDIA H100"),
-        (H100, (LLAMA_CPP_GPU,), "llama-cpp-python", "vLLM would be the choice here"),
+        (H100, (LLAMA_CPP_GPU,), "llama-cpp-python", "vLLM would be preferred here"),
     ],
 )
 def test_the_engine_follows_the_platform(platform, installed, engine, reason):
@@ -157,7 +157,7 @@ def test_for_vectors_an_engine_that_makes_them_is_taken():
     known = beside_vllm(MLX_HERE, known=engines, platform=H100)
     assert make_plan(known, FOLDER, INFO, Need()).engine == "mlx-lm"
     plan = make_plan(known, FOLDER, INFO, Need(mode=Mode.EMBED))
-    assert plan.engine == "vllm" and "MLX cannot: it makes no embeddings" in plan.reasons[0]
+    assert plan.engine == "vllm" and "MLX cannot: no embedding support" in plan.reasons[0]
 
 
 def test_what_every_engine_refuses_is_refused_in_the_words_of_the_first():
@@ -185,7 +185,7 @@ def test_an_engine_asked_for_by_name_refuses_by_itself():
     ("installed", "hint"),
     [
         ((VLLM_HERE,), "--engine vllm"),
-        ((), "choose vLLM, which can: install it with: vllama engines install vllm"),
+        ((), "use vLLM, which supports it: install it with: vllama engines install vllm"),
     ],
 )
 def test_who_is_refused_by_an_engine_hears_of_one_that_can(installed, hint):
@@ -194,7 +194,7 @@ def test_who_is_refused_by_an_engine_hears_of_one_that_can(installed, hint):
     there = {one.engine: one for one in (here, *installed)}
     lost = {name: missing(e) for name, e in known.found.engines.items() if name not in there}
     known = replace(known, found=replace(known.found, installations=there, missing=lost))
-    with pytest.raises(BadModelFile, match="float32 only") as caught:
+    with pytest.raises(BadModelFile, match="only float32") as caught:
         make_plan(known, FOLDER, replace(INFO, quant="BF16"), Need())
     assert hint in str(caught.value.hint)
 
@@ -206,7 +206,7 @@ def test_who_is_refused_a_tokenizer_hears_of_an_engine_that_reads_it():
     known = replace(here, found=replace(here.found, engines=engines, installations=there))
     with pytest.raises(BadModelFile, match="tokenizer") as caught:
         make_plan(known, bundle(), replace(INFO, metadata={"tokenizer.ggml.pre": "x"}), Need())
-    assert caught.value.hint == "choose an engine that can: --engine llama-cpp-python"
+    assert caught.value.hint == "use an engine that supports it: --engine llama-cpp-python"
 
 
 @pytest.mark.parametrize(
@@ -273,24 +273,24 @@ def test_layers_on_the_gpu(platform, installation, asked, layers):
         (CPU, LLAMA_CPP_HERE, 0, None),
         (
             CPU, LLAMA_CPP_HERE, 99,
-            "all layers on the CPU, though 99 on a GPU were asked for: no GPU was found, and this "
-            "build of the engine has no GPU support",
+            "all layers on the CPU, although 99 on a GPU were requested: no GPU was found, and "
+            "this build of the engine has no GPU support",
         ),
         (
             CPU, LLAMA_CPP_GPU, 99,
-            "no GPU was found, though 99 on a GPU were asked for: where the layers go is up to the "
-            "engine",
+            "no GPU was found, although 99 on a GPU were requested: the engine decides where the "
+            "layers go",
         ),
-        (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as asked for"),
-        (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as asked for"),
+        (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as requested"),
+        (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as requested"),
         (H100, LLAMA_CPP_GPU, 30, "29 of 30 layers on the H100 80GB HBM3, 1 in RAM: "
-         "92 MiB of weights, 79.0 GiB free there, as asked for"),
+         "92 MiB of weights, 79.0 GiB free there, as requested"),
         (H100, replace(LLAMA_CPP_GPU, backend="Vulkan"), None, "all layers on the GPU (Vulkan)"),
         (MAC, LLAMA_CPP_GPU, 12, "11 of 30 layers on the Apple M3 Pro, 19 in RAM: "
-         "92 MiB of weights, 18.0 GiB free there, as asked for"),
+         "92 MiB of weights, 18.0 GiB free there, as requested"),
         (H100, LLAMA_CPP_HERE, None,
          "all layers on the CPU: this build of the engine has no GPU support"),
-        (H100, VLLM_HERE, 12, "all layers on the GPU: vLLM does not split a model"),
+        (H100, VLLM_HERE, 12, "all layers on the GPU: vLLM does not split models"),
     ],
 )  # fmt: skip
 def test_what_is_said_of_layers_is_so(platform, installation, asked, said):
@@ -309,7 +309,7 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
     there = bundle(format=Format.REMOTE, files=(), path=Path("upstream:m"))
     for context, said in (
         (None, "that server does not report a context length"),
-        (8192, "context length 8192, as that server reports"),
+        (8192, "context length 8192, as reported by that server"),
     ):
         plan = make_plan(
             here, there, ModelInfo(architecture="vllm", context_length=context), Need()
@@ -336,7 +336,7 @@ def test_an_automatic_context_shrinks_until_it_fits():
     tight = replace(CPU, ram_total_bytes=int(5.1 * GIB))
     plan = make_plan(facts(tight), bundle(), large, Need())
     assert plan.settings.context_length == 2048
-    assert any("lowered" in reason for reason in plan.reasons)
+    assert any("reduced" in reason for reason in plan.reasons)
 
 
 def test_what_does_not_fit_is_refused_with_the_numbers():
@@ -388,12 +388,12 @@ def test_adapters_that_the_engine_takes():
 @pytest.mark.parametrize(
     ("platform", "installed", "made", "says"),
     [
-        (CPU, (LLAMA_CPP_HERE,), adapted(2), "it has 2 adapters, and the engine takes 1 only"),
+        (CPU, (LLAMA_CPP_HERE,), adapted(2), "it has 2 adapters, and the engine supports 1 only"),
         (
             H100,
             BOTH,
             replace(adapted(2), format=Format.SAFETENSORS),
-            "it has 2 adapters, and the engine takes 1 only",
+            "it has 2 adapters, and the engine supports 1 only",
         ),
     ],
 )

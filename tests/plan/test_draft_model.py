@@ -38,11 +38,16 @@ INFO = ModelInfo(
 @pytest.mark.parametrize(
     ("drafted", "plain", "used", "words"),
     [
-        (Speed(), Speed(), True, "its draft model is used, and its speed measured"),
+        (Speed(), Speed(), True, "its draft model is used, and its speed is measured"),
         # too little to go by
-        (Speed(tokens=TRIAL_TOKENS - 1, seconds=1), FAST, True, "is used, and its speed measured"),
-        (FAST, Speed(), False, "is left out once, to compare: 40 tokens/s with it"),
-        (FAST, Speed(tokens=5, seconds=1), False, "is left out once, to compare"),
+        (
+            Speed(tokens=TRIAL_TOKENS - 1, seconds=1),
+            FAST,
+            True,
+            "is used, and its speed is measured",
+        ),
+        (FAST, Speed(), False, "is not used this time, for comparison: 40 tokens/s with it"),
+        (FAST, Speed(tokens=5, seconds=1), False, "is not used this time, for comparison"),
         (FAST, SLOW, True, "is used: measured 40 tokens/s with it, 20 tokens/s without"),
         (SLOW, FAST, False, "is not used: measured 20 tokens/s with it, 40 tokens/s without"),
         (FAST, FAST, False, "is not used"),  # it takes memory, and gains nothing

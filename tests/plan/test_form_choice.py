@@ -108,13 +108,11 @@ def test_the_largest_up_to_the_usual_one_that_fits(usable: float, quant: str) ->
     reasons = {c.quant: c.reason for c in found.candidates}
     small = usable == 5.3
     assert reasons["Q4_K_M"] == (
-        "it fits with a small context only"
+        "it fits only with a small context"
         if small
         else f"it needs 5.4 GiB, {usable:.1f} GiB usable"
     )
-    assert reasons["Q8_0"] == (
-        f"larger ones only if they are asked for: it needs 8.8 GiB, {usable:.1f} GiB usable"
-    )
+    assert reasons["Q8_0"] == (f"chosen only on request: it needs 8.8 GiB, {usable:.1f} GiB usable")
 
 
 @pytest.mark.parametrize(
@@ -133,7 +131,7 @@ def test_one_that_lies_on_the_gpu_as_a_whole_comes_first(
     found = choose(32, platform=machine, installed=(here,))
     assert (found.variant.quant, found.shortage) == (quant, None)
     reasons = {c.quant: c.reason for c in found.candidates}
-    told = f"larger ones only if they are asked for: it would have {in_ram} % in RAM"
+    told = f"chosen only on request: it would have {in_ram} % in RAM"
     assert reasons["Q8_0"] == told
     if quant != "Q4_K_M":
         assert "Q4_K_M would have" in found.notes[0]
@@ -152,7 +150,7 @@ def test_a_quantization_that_was_named_is_never_replaced(usable: float, fits: bo
     assert found.variant.quant == "Q8_0" and (found.shortage is None) is fits
     if found.shortage:
         assert "Q8_0 needs 8.8 GiB" in found.shortage.message
-        assert found.shortage.hint == "take Q5_K_M, which fits"
+        assert found.shortage.hint == "use Q5_K_M, which fits"
 
 
 def test_nothing_fits() -> None:
@@ -160,17 +158,17 @@ def test_nothing_fits() -> None:
     assert found.variant.quant == "Q4_K_M" and found.shortage is not None
     assert found.shortage.message == (
         "model requires more memory (Q4_K_M needs 5.4 GiB: weights 4.6 GiB, context of 4096 tokens "
-        "512 MiB, buffers 343 MiB; IQ1_S, the smallest there is, needs 2.7 GiB) "
+        "512 MiB, buffers 343 MiB; IQ1_S, the smallest available, needs 2.7 GiB) "
         "than is usable (1.5 GiB)"
     )
-    assert found.shortage.hint == "take a smaller model of the family: llama3:1b"
+    assert found.shortage.hint == "use a smaller model of the family: llama3:1b"
 
 
 def test_where_nothing_fits_nothing_is_taken_and_something_helps() -> None:
     for found in (choose(1.5), choose(2, resolution(repository("o/One-GGUF", {"Q4_K_M": 4.6})))):
         assert found.shortage is not None
         assert found.shortage.hint == (
-            "take a smaller model, or a repository with smaller quantizations of this one"
+            "use a smaller model, or a repository with smaller quantizations of this one"
         )
         assert not any(one.taken for one in found.candidates)
         assert all("was taken" not in one.reason for one in found.candidates)

@@ -172,7 +172,7 @@ def test_an_engine_that_was_named_stays(name, fault):
     tried = climb(here(CPU, LLAMA_SERVER_HERE, engine=name), fault, forms=FORMS)
     assert len({one.plan.engine for one in tried}) == 1
     error = make_last_error(here(CPU, LLAMA_SERVER_HERE, engine=name), tried)
-    assert "not changed, since asked for: the engine" in error.message
+    assert "not changed, as requested: the engine" in error.message
 
 
 @pytest.mark.parametrize(("preferred", "need"), [(4096, Need()), (None, make_need(num_ctx=4096))])
@@ -180,14 +180,14 @@ def test_a_context_that_was_asked_for_stays(preferred, need):
     known = here(CPU, LLAMA_SERVER_HERE, context_length=preferred)
     tried = climb(known, Fault.MEMORY, need=need)
     assert {one.plan.settings.context_length for one in tried} == {4096}
-    assert "since asked for: the context of 4096 tokens" in make_last_error(known, tried).message
+    assert "as requested: the context of 4096 tokens" in make_last_error(known, tried).message
 
 
 def test_requests_at_once_that_were_asked_for_stay():
     known = here(CPU, LLAMA_SERVER_HERE, num_parallel=8)
     tried = climb(known, Fault.MEMORY)
     assert {one.plan.settings.parallel for one in tried if one.plan.engine == SERVER} == {8}
-    assert "8 requests at once" in make_last_error(known, tried).message
+    assert "8 parallel requests" in make_last_error(known, tried).message
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_a_quantization_in_the_name_stays(name, asked):
     tried = climb(here(), Fault.MEMORY, what=what, forms=FORMS)
     assert ("s.gguf" in {one.plan.bundle.path.name for one in tried}) is not asked
     assert {one.plan.bundle.name for one in tried} == {name}
-    assert "use other:Q2_K, which is here" in str(make_last_error(here(), tried, FORMS).hint)
+    assert "use other:Q2_K, which is installed" in str(make_last_error(here(), tried, FORMS).hint)
 
 
 def test_the_last_word_has_the_first_cause_and_what_was_tried():
@@ -217,7 +217,7 @@ def test_the_last_word_has_the_first_cause_and_what_was_tried():
     assert "the second failed: cause B" in third.instead
     error = make_last_error(known, [first, second, fallen(third, None, "cause C")])
     assert error.message == (
-        "cannot start m: cause A; tried then: a context of 2048 tokens instead of 4096 (cause B); "
+        "cannot start m: cause A; tried next: a context of 2048 tokens instead of 4096 (cause B); "
         f"llama.cpp (llama-cpp-python) instead of {LLAMA_SERVER.title} (cause C)"
     )
     assert str(error.hint).startswith("do")
@@ -340,7 +340,7 @@ def refusing(known, what=BIG, forms=SOME, need=None):
 def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
     plan = make_first_plan(here(), BIG, BIG_INFO, Need(), lambda: SOME)
     assert (plan.bundle.path.name, plan.bundle.name) == ("s.gguf", "m:latest")
-    assert plan.instead.startswith("second plan: the form in Q2_K, which is here, because the")
+    assert plan.instead.startswith("second plan: the installed Q2_K variant, because the")
     assert plan.instead.endswith(
         "first failed: it takes 40.3 GiB of system memory, 15.5 GiB usable"
     )
@@ -364,9 +364,9 @@ def test_another_engine_may_take_less_memory():
 
 
 def test_what_was_asked_for_stays_before_a_start_too():
-    assert "use o:Q8_0, which is here" in str(refusing(here(strict=True)).hint)
+    assert "use o:Q8_0, which is installed" in str(refusing(here(strict=True)).hint)
     named = replace(BIG, name="hf.co/org/m-GGUF:F16")
-    assert "which is here and smaller" in str(refusing(here(), named).hint)
+    assert "which is installed and smaller" in str(refusing(here(), named).hint)
     alone = refusing(here(CPU, LLAMA_SERVER_HERE, engine="llama.cpp"), forms=[])
     assert alone.message.startswith("cannot load 'm:latest': model requires more system memory")
     assert "smaller quantization" in str(alone.hint)

@@ -53,7 +53,7 @@ def test_llama_cpp_quantizes_no_cache_without_flash_attention(engine, kind, mode
     known = facts(installed=(LLAMA_CPP_HERE, LLAMA_SERVER_HERE), **own)
     plan = make_plan(known, bundle(), INFO, Need(mode=mode))
     assert plan.settings.kv_cache_type is None
-    why = f"KV cache in f16: in {kind} it needs flash attention, which is off"
+    why = f"KV cache in f16: {kind} needs flash attention, which is off"
     assert plan.reasons.count(why) == 1
 
 

@@ -161,16 +161,16 @@ def test_one_gpu_of_several_needs_no_split() -> None:
 
 
 def test_a_gpu_that_is_not_there_is_refused() -> None:
-    with pytest.raises(NoPlan, match="cannot put 'm:latest' on GPU 7: there is no such GPU"):
+    with pytest.raises(NoPlan, match="cannot put 'm:latest' on GPU 7: no such GPU"):
         plan(FOUR, ModelSettings(gpus=(0, 7)))
 
 
 def test_a_build_without_gpu_support_is_told_and_with_strict_refused() -> None:
     _, made = plan(ONE, ModelSettings(), offloads=False)
     assert "all layers on the CPU: this build of the engine has no GPU support" in made.reasons
-    with pytest.raises(NoPlan, match="on a GPU, as 'strict' demands: all layers on the CPU"):
+    with pytest.raises(NoPlan, match="on a GPU, as required by 'strict': all layers on the CPU"):
         plan(ONE, ModelSettings(), offloads=False, strict=True)
-    with pytest.raises(NoPlan, match="as 'strict' demands"):
+    with pytest.raises(NoPlan, match="as required by 'strict'"):
         plan(ONE, ModelSettings(strict=True), offloads=False)
 
 

@@ -76,8 +76,8 @@ def test_everything_is_plain() -> None:
 @pytest.mark.parametrize(
     ("preferences", "relief", "said"),
     [
-        ({}, Concessions(), "llama.cpp (llama-cpp-python) comes before it"),
-        ({"engine": "llama-cpp-python"}, Concessions(), "'llama-cpp-python' was asked for by name"),
+        ({}, Concessions(), "llama.cpp (llama-cpp-python) is preferred"),
+        ({"engine": "llama-cpp-python"}, Concessions(), "'llama-cpp-python' was requested by name"),
         ({}, Concessions(without=frozenset({"llama-server"})), "an earlier plan with it failed"),
     ],
 )
@@ -94,7 +94,7 @@ def test_it_is_said_which_engine_is_taken_instead_and_why(preferences, relief, s
     (row,) = [row for row in told["engines"] if not row["taken"]]
     assert row["reason"] == said
     (taken,) = [row for row in told["engines"] if row["taken"]]
-    assert (taken["reason"] == "asked for by name") is bool(preferences)
+    assert (taken["reason"] == "requested by name") is bool(preferences)
 
 
 def test_an_engine_that_can_do_less_is_said_to() -> None:
@@ -106,7 +106,7 @@ def test_an_engine_that_can_do_less_is_said_to() -> None:
     here = Facts(platform=CPU, found=found, settings=EngineSettings(num_parallel=4))
     told = report_plan(here, bundle(), INFO, {})
     reasons = {row["engine"]: row["reason"] for row in told["engines"] if not row["taken"]}
-    assert reasons == {LLAMA_CPP.name: "it answers one request at a time"}
+    assert reasons == {LLAMA_CPP.name: "it runs one request at a time"}
 
 
 def test_two_amounts_that_differ_look_different() -> None:

@@ -54,9 +54,9 @@ def facts_of(installed, platform=CPU, compiler=True, **settings):
         (BOTH, 8, NATIVE, ""),
         ([NATIVE.name], 0, NATIVE, ""),
         ([NATIVE.name], 8, NATIVE, ""),
-        ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "several requests at once), but it is not"),
+        ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "parallel requests), but it is not"),
         ([PYTHON_SERVER.name], 0, PYTHON_SERVER, "vllama engines install llama-server"),
-        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it answers one request at a time"),
+        ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "it runs one request at a time"),
         ([PYTHON_SERVER.name], 8, PYTHON_SERVER, "vllama engines install llama-server"),
     ],
 )
@@ -143,8 +143,8 @@ def test_one_message_says_what_both_take():
     with pytest.raises(EngineMissing, match=r"no engine.* is installed") as caught:
         choose_engine(facts_of([]), Format.GGUF)
     first, second = str(caught.value.hint).split(", or: ")
-    assert "nothing is compiled" in first and "several requests at once" in first
-    assert "it is compiled, for some 4 minutes" in second
+    assert "nothing is compiled" in first and "parallel requests" in first
+    assert "it is compiled, which takes some 4 minutes" in second
 
 
 def test_a_reason_other_than_not_installed_is_said():

@@ -32,7 +32,7 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
     known = replace(facts(CPU, (LLAMA_SERVER_HERE,), cache_disk_bytes=10**9), slot_dir=here)
     plan = make_plan(known, bundle(), INFO, make_need())
     assert plan.settings.slot_dir == here
-    assert "conversations are kept on disk: up to 1 GB for all models" in plan.reasons
+    assert "conversations are stored on disk: up to 1 GB for all models" in plan.reasons
     spec = LLAMA_SERVER.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
     assert flag_value(spec.argv, "--slot-save-path") == "/data/conversations/"
     assert LLAMA_SERVER.traits(plan.bundle, plan.settings).slots is not None
@@ -51,7 +51,7 @@ def test_conversations_are_kept_on_disk_where_that_is_known_to_work():
     ):
         plan = make_plan(known, bundle(), info, make_need())
         assert plan.settings.slot_dir is None
-        assert any("its conversations are not kept on disk" in each for each in plan.reasons)
+        assert any("its conversations are not stored on disk" in each for each in plan.reasons)
     other = replace(known, found=facts(CPU, (LLAMA_CPP_HERE,)).found)
     assert make_plan(other, bundle(), INFO, make_need()).settings.slot_dir is None
 
@@ -69,7 +69,7 @@ def test_vllm_keeps_blocks_through_ram_with_a_gpu():
     version = plan.installation.version
     assert plan.settings.slot_dir == here / "blocks/m%3Alatest" / f"{model.digest[:16]}-{version}"
     (said,) = [each for each in plan.reasons if "on disk" in each]
-    assert said.startswith("conversations are kept on disk: up to 1 GB for all models, through ")
+    assert said.startswith("conversations are stored on disk: up to 1 GB for all models, through ")
     assert plan.memory.prompt_cache_bytes == plan.settings.prompt_cache_bytes > 0
     spec = VLLM.launch(plan.bundle, plan.settings, plan.installation, Endpoint(port=1), {})
     given = json.loads(flag_value(spec.argv, "--kv-transfer-config"))

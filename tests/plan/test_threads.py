@@ -48,7 +48,7 @@ def test_one_for_each_physical_core(cores, physical, installed, threads):
 @pytest.mark.parametrize("made", [plan(threads=3), plan(need=make_need(num_thread=3))])
 def test_a_number_that_was_asked_for_stays(made):
     assert (made.settings.threads, made.settings.batch_threads) == (3, 3)
-    assert "3 threads, as asked for" in made.reasons
+    assert "3 threads, as requested" in made.reasons
 
 
 @pytest.mark.parametrize(
@@ -100,4 +100,4 @@ def test_nothing_is_said_of_threads_where_a_gpu_computes():
 def test_a_client_cannot_ask_for_more_than_the_machine_could_start():
     made = plan(replace(CPU, cores=2, physical_cores=2), need=make_need(num_thread=100_000))
     assert made.settings.threads == made.settings.batch_threads == 8
-    assert any("100000 were asked for" in reason for reason in map(str, made.reasons))
+    assert any("requested: 100000" in reason for reason in map(str, made.reasons))

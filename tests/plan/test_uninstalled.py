@@ -59,7 +59,7 @@ def test_conversion_is_offered_where_its_result_could_be_served():
     wanted = replace(bundle(), format=Format.SAFETENSORS, hub_id="Org/Model")
     with pytest.raises(NoPlan) as caught:
         make_plan(LLAMA_CPP_ONLY, wanted, INFO, Need())
-    assert caught.value.hint.endswith("; or make a GGUF of it: vllama convert Org/Model")
+    assert caught.value.hint.endswith("; or convert it to GGUF: vllama convert Org/Model")
     with pytest.raises(NoPlan) as caught:
         make_plan(facts(CPU, ()), wanted, INFO, Need())
     assert "convert" not in (caught.value.hint or "")

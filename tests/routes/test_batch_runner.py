@@ -166,7 +166,7 @@ def test_a_row_whose_engine_dies_each_time_runs_alone_and_ends(site) -> None:
 async def test_a_batch_that_has_ended_is_not_cancelled(site) -> None:
     server = site.make_server(at_once, "m")
     await run(server, site.batch)
-    with pytest.raises(Conflict, match="it is over"):
+    with pytest.raises(Conflict, match="it has already finished"):
         await server.cancel(site.batch.shown.id, "")
     assert site.find().status == "completed" and site.read(site.find().output_file_id) == ALL
 
@@ -298,7 +298,7 @@ def test_a_folder_is_one_server_s_until_it_ends_however_that_is(tmp_path, end) -
         second = BatchStore(tmp_path / "batches", GB)
         for _ in range(3):
             assert not second.open()
-            with pytest.raises(Busy, match="another server runs those of this data folder") as told:
+            with pytest.raises(Busy, match="another server uses this data folder") as told:
                 second.check_open()
             assert told.value.status == 503
         holder.send_signal(end)
@@ -345,7 +345,7 @@ def test_a_folder_that_cannot_be_made_keeps_no_server_from_starting(tmp_path) ->
     (tmp_path / "batches").write_text("a file")
     store = BatchStore(tmp_path / "batches", GB)
     assert not store.open()
-    with pytest.raises(Busy, match="cannot write their folder: File exists"):
+    with pytest.raises(Busy, match="cannot write to the batch folder: File exists"):
         store.check_open()
 
 

@@ -556,12 +556,14 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
             for method, path in routes:
                 status, headers, body = second.request(method, path, {})
                 assert status == 503 and int(headers["retry-after"]) > 0, path
-                assert "another server runs those" in json.loads(body)["error"]["message"]
+                assert (
+                    "another server uses this data folder" in json.loads(body)["error"]["message"]
+                )
             done = run_command(second)
-            assert done.returncode == 1 and "another server runs those" in done.stderr
+            assert done.returncode == 1 and "another server uses this data folder" in done.stderr
             live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
             assert second.post("/api/generate", live)[0] == 200
-        assert "return 503: another server runs those" in second.output
+        assert "return 503: another server uses this data folder" in second.output
         kill(first)
         deadline_s = time.monotonic() + LIMIT_S
         while second.request("GET", "/v1/batches")[0] == 503:
@@ -595,7 +597,7 @@ def test_how_long_files_are_kept_and_what_is_no_file(client, server) -> None:
     assert output.expires_at - output.created_at == 3600
     with pytest.raises(openai.BadRequestError, match=r"'expires_after.seconds': .* >= 3600"):
         client.files.create(file=content, purpose="batch", expires_after=expiry | {"seconds": 5})
-    with pytest.raises(openai.BadRequestError, match="it is no file for a batch"):
+    with pytest.raises(openai.BadRequestError, match="the file's purpose is not batch"):
         client.batches.create(
             input_file_id=output.id, endpoint="/v1/completions", completion_window="24h"
         )
@@ -658,8 +660,8 @@ def test_the_command(server, tmp_path) -> None:
     file.write_bytes(write([row(1, temperature="hot")]))
     done = run("-o", str(out))  # answers of an earlier run would seem to be this one's
     assert done.returncode == 1 and not out.exists()
-    assert "would replace the requests" in run("-o", str(file)).stderr
-    for place, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x", "no folder")):
+    assert "would overwrite the requests" in run("-o", str(file)).stderr
+    for place, reason in ((tmp_path, "it is a folder"), (tmp_path / "no" / "x", "does not exist")):
         refused = run("-o", str(place))  # before anything is sent
         assert refused.returncode == 2 and reason in refused.stderr, refused.stderr
         assert "completed" not in refused.stderr
@@ -685,11 +687,11 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
     assert again.returncode == 0 and (tmp_path / "again.jsonl").read_text() == done.stdout
     done_again = run(newest, "-o", str(tmp_path / "again.jsonl"))  # the file is there already
     assert done_again.returncode == 0, done_again.stderr
-    assert "--json is for the list" in run(newest, "--json").stderr
+    assert "--json only applies to the list" in run(newest, "--json").stderr
     assert "No such batch" in run("batch_1").stderr
-    assert "it is no batch" in run("rows.jsonl", "--cancel").stderr
+    assert "it is not a batch" in run("rows.jsonl", "--cancel").stderr
     alone = run("--cancel")
-    assert alone.returncode == 2 and "cannot use --cancel: it takes a file" in alone.stderr
+    assert alone.returncode == 2 and "cannot use --cancel: it requires a file" in alone.stderr
 
 
 def test_the_command_waits_for_a_server_that_is_started_again(tmp_path) -> None:
@@ -716,7 +718,7 @@ def test_what_is_too_large_and_a_server_that_is_read_only(tmp_path) -> None:
     env = {"VLLAMA_BATCH_FILES": "1000"}
     with serve(tmp_path / "small", env=env) as (server, client):
         client.files.create(file=("a", b"x" * 500), purpose="batch")
-        with pytest.raises(openai.APIStatusError, match="too many others"):
+        with pytest.raises(openai.APIStatusError, match="the storage limit is reached"):
             client.files.create(file=("a", b"x" * 600), purpose="batch")
         assert len(list(client.files.list())) == 1
         folder = server.home / "data" / "batches"

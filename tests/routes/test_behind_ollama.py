@@ -185,10 +185,10 @@ def test_an_ollama_is_asked_by_its_own_route(ollama):
         ((500, {}, {"error": "out of memory"}), 502, "out of memory"),
         ((400, {}, {"error": "raw mode does not support that"}), 400, "raw mode does not"),
         (stream([{"error": "it broke"}]), 502, "it broke"),
-        (stream(LINES[:2]), 502, "ended the stream before the answer was complete"),
-        ((200, {}, b"<html>"), 502, "a line that is not of Ollama's form"),
-        ((200, {}, b'{"response":5}\n'), 502, "a line that is not of Ollama's form"),
-        ((200, {}, b"[" * 100_000), 502, "a line that is not of Ollama's form"),
+        (stream(LINES[:2]), 502, "ended the stream early"),
+        ((200, {}, b"<html>"), 502, "a line that is not in Ollama's format"),
+        ((200, {}, b'{"response":5}\n'), 502, "a line that is not in Ollama's format"),
+        ((200, {}, b"[" * 100_000), 502, "a line that is not in Ollama's format"),
     ],
 )
 def test_its_failures_are_told(ollama, answer, status, words):

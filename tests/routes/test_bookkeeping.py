@@ -76,7 +76,7 @@ def test_impossible_numbers_of_an_engine_end_no_server(tmp_path: Path, liar: str
         [row] = server.get("/api/usage?by=model")["usage"]
         count = 3 * len(IMPOSSIBLE) + 1
         assert row["requests"] == count and 0 <= row["prompt_tokens"] < 1000
-        assert server.output.count("left out what cannot be read") <= 3, "once for each kind"
+        assert server.output.count("ignoring unreadable data") <= 3, "once for each kind"
         assert server.process is not None
         server.process.kill()
         server.process.wait()

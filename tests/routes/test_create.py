@@ -192,8 +192,8 @@ def test_what_has_no_effect_is_told(server):
         {"model": "odd", "from": "plain", "info": {"x": 1}, "parameters": {"numa": True}},
     )  # fmt: skip
     said = [line["status"] for line in lines]
-    assert "leaving out info: not used here" in said
-    assert "leaving out unknown parameters: numa" in said
+    assert "ignoring info: not supported" in said
+    assert "ignoring unknown parameters: numa" in said
     server.request("DELETE", "/api/delete", {"model": "odd"})
 
 
@@ -277,7 +277,7 @@ def test_what_cannot_draft(tmp_path):
 def test_a_base_that_cannot_be_pulled(server):
     lines = server.lines("/api/create", {"model": "x", "from": "nothing-here"})
     assert lines[0] == {"status": "pulling manifest"}
-    assert "no repository on the hub is known" in lines[-1]["error"]
+    assert "no known repository on the hub" in lines[-1]["error"]
     status, reply = server.post(
         "/api/create", {"model": "x", "from": "nothing-here", "stream": False}
     )

@@ -21,12 +21,12 @@ WORDS = "the upstream 'bee' no longer responds"
 MODEL = {"model": "org/big"}
 # what each of them ends with, in its dialect
 RUNNING = {
-    "/api/chat": ({**STREAM, "stream": True}, '{"error":"cannot go on: '),
-    "/api/generate": ({"prompt": f"@tokens={ENDLESS}"}, '{"error":"cannot go on: '),
-    "/v1/chat/completions": ({**STREAM, "stream": True}, '{"error":{"message":"cannot go on: '),
+    "/api/chat": ({**STREAM, "stream": True}, '{"error":"cannot continue: '),
+    "/api/generate": ({"prompt": f"@tokens={ENDLESS}"}, '{"error":"cannot continue: '),
+    "/v1/chat/completions": ({**STREAM, "stream": True}, '{"error":{"message":"cannot continue: '),
     "/v1/completions": (
         {"prompt": f"@tokens={ENDLESS}", "max_tokens": ENDLESS, "stream": True},
-        '{"error":{"message":"cannot go on: ',
+        '{"error":{"message":"cannot continue: ',
     ),
     "/v1/messages": ({**STREAM, "stream": True, "max_tokens": ENDLESS}, "event: error\n"),
     "/v1/responses": (
@@ -136,7 +136,7 @@ def test_requests_that_hang_in_connect_end_too(bee):
         each.wait_for_end()
     told = {json.loads(each.text)["error"]["message"].partition("; ")[0] for each in several}
     # one of them has found a connection that was kept from the request before
-    assert f"cannot go on: {WORDS}" in told
+    assert f"cannot continue: {WORDS}" in told
     assert any(text.startswith("cannot reach the upstream 'bee': no answer since") for text in told)
 
 

@@ -52,7 +52,9 @@ def test_a_request_that_blocks_its_engine_is_ended_and_others_go_on(tmp_path) ->
         assert (status, "no token within 5 s" in reply["error"]) == (504, True), reply
         assert "".join(line["message"]["content"] for line in lines) == WHOLE
         assert not engine.is_running()
-        server.wait_for("supervise: .*no token for 5 s, and it does not stop; restarting now")
+        server.wait_for(
+            "supervise: .*no token for 5 s, and the engine does not stop; restarting now"
+        )
 
 
 def test_an_engine_that_stops_with_its_request_is_not_restarted(tmp_path) -> None:
@@ -76,6 +78,8 @@ def test_an_engine_that_works_on_for_a_client_that_has_left_is_restarted(tmp_pat
         leaving.request("POST", "/api/chat", json.dumps(ask(name, "@blocks=9999")))
         until(lambda: "its loop is blocked" in server.engine_log(name))
         leaving.close()
-        server.wait_for("supervise: .*it does not stop, though its client has left; restarting now")
+        server.wait_for(
+            "supervise: .*the engine does not stop after its client disconnected; restarting now"
+        )
         assert server.post("/api/chat", ask(name, "@tokens=1") | {"stream": False})[0] == 200
         assert not engine.is_running()

@@ -24,7 +24,7 @@ def test_who_may_choose_an_engine_and_which(tmp_path):
         assert ask(KEY, "fake")[0] == 200
         assert ask(secret, None)[0] == 200
         status, answer = ask(secret, "fake")
-        assert (status, "the key 'app' may not choose engines" in answer) == (403, True), answer
+        assert (status, "key 'app' does not allow it" in answer) == (403, True), answer
         status, answer = ask(KEY, "steam")
         assert (status, "steam" in answer) == (400, True), answer
         status, answer = ask(KEY, 7)

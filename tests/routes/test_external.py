@@ -383,7 +383,7 @@ def test_a_server_is_not_ready_before_its_upstream_is(tmp_path):
     elsewhere.stop()
     with Server(tmp_path, "--upstream", elsewhere.url, fake=False) as server:
         said = server.wait_for("waiting for an upstream: .*")
-        assert f"{elsewhere.url} does not serve: connection refused" in said
+        assert f"{elsewhere.url} is not available: connection refused" in said
         assert "ready: " not in said and "engine: " not in said
         assert server.request("GET", "/readyz")[0] == 503
         elsewhere.start()

@@ -136,7 +136,7 @@ REFUSED = {
     "large": ({"steer": [{"vector": [1e39] * WIDTH, "layers": [1]}]}, "float32"),
     "strength": ({"steer": [{"vector": ROW, "layers": [1], "strength": 1e39}]}, "strength"),
     "no numbers": ({"steer": [{"vector": [None] * WIDTH, "layers": [1]}]}, "steer[0].vector"),
-    "name": ({"steer": [{"vector": "calm", "layers": [1]}]}, "the list of its numbers, not by a"),
+    "name": ({"steer": [{"vector": "calm", "layers": [1]}]}, "a list of numbers, not as a"),
     "other field": ({"collect": {"attention": [1]}}, "attention"),
     "hook": ({"apply_hooks": "x"}, "apply_hooks"),
     "no object": ("all", "cannot read 'inspect'"),
@@ -186,7 +186,7 @@ def test_no_more_is_collected_than_the_limit(server) -> None:
     _, answer = ask(server, CHATS[0], COLLECT, text="word " * 1000, options={"num_predict": 1})
     assert "cannot collect" in answer.error
     _, answer = ask(server, CHATS[0], COLLECT, options={"num_predict": 0})
-    assert "cannot collect without an answer" in answer.error
+    assert "cannot collect activations without a response" in answer.error
     reply, _ = ask(server, CHATS[0], COLLECT, options={})
     assert reply.status_code == 200
     limit = server.sent(NAME)["max_tokens"]
@@ -222,7 +222,7 @@ def test_the_command_sends_a_file_and_writes_one(server, tmp_path) -> None:
     line, said = run(server, *arguments).splitlines()
     layers, tokens, width = map(int, line.removesuffix(" float32").split(" x "))
     assert (layers, width) == (2, WIDTH) and said.startswith("2*(0.0,)@[1] ")
-    assert f"float32, written to {out}" in run(server, *arguments, "-o", str(out))
+    assert f"float32, saved to {out}" in run(server, *arguments, "-o", str(out))
     entries, about = read_header(out)
     assert (entries["residual"].dtype, entries["residual"].shape) == ("F32", [2, tokens, WIDTH])
     assert (about["prompt"], about["engine"], about["answer"]) == (TEXT, "fake", said)

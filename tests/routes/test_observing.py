@@ -157,7 +157,7 @@ def test_why_a_model_does_not_fit_is_a_field(server: Server) -> None:
     ("body", "status", "words"),
     [
         ({}, 400, "model is required"),
-        ({"model": "nobody"}, 404, "no repository on the hub is known"),
+        ({"model": "nobody"}, 404, "no known repository on the hub"),
         ({"model": "/etc/passwd"}, 400, "invalid model name"),
         ({"model": "plain", "engine": "steam"}, 404, "cannot plan with engine 'steam'"),
         ({"model": "plain", "context_length": -3}, 400, "cannot plan with context_length -3"),
@@ -241,7 +241,7 @@ def test_logs_are_listed_and_shown(server: Server) -> None:
 @pytest.mark.parametrize(
     ("path", "status", "words"),
     [
-        ("nobody", 404, "there is no log of 'nobody'"),
+        ("nobody", 404, "no log of 'nobody'"),
         ("plain:latest?attempt=99999", 404, "of attempt 99999"),
         ("vllama?lines=all", 400, "lines is 'all'"),
     ],

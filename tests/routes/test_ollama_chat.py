@@ -131,7 +131,7 @@ def test_an_engine_that_counts_is_believed(server):
          "does not support vision"),
         ({"options": {"num_ctx": 256}, "truncate": False,
           "messages": [{"role": "user", "content": "x" * 5000}]},
-         400, "longer than the available context"),
+         400, "prompt exceeds the context"),
     ],
 )  # fmt: skip
 def test_bad_requests(server, body, status, text):
@@ -383,7 +383,7 @@ def test_tokens_of_another_model_are_refused_before_an_engine_sees_them(server, 
     status, reply = server.post("/api/generate", body)
     assert (status, reply["error"]) == (
         400,
-        "cannot use 'context': it holds tokens of another model",
+        "cannot use 'context': it has tokens of another model",
     )
     assert server.stats("plain")["requests"] == requests
 

@@ -68,7 +68,7 @@ def test_a_load_that_takes_long_is_no_trouble_but_not_ready(tmp_path):
         until(lambda: "model slow" in str(asked(server, "/readyz")))
         status, reply = asked(server, "/readyz")
         assert status == 503
-        assert reply["reasons"] == [{"what": "model slow", "why": "it has not been loaded yet"}]
+        assert reply["reasons"] == [{"what": "model slow", "why": "not loaded yet"}]
         assert asked(server, "/health") == (200, {"status": "ok"})
 
 
@@ -87,7 +87,7 @@ def test_reasons_are_for_keys_that_may_read(tmp_path):
 def test_a_dead_upstream_is_told_and_nothing_is_said_of_it_that_is_not_so(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     with Server(tmp_path, "--upstream", url, fake=False) as server:
-        server.wait_for(f"the upstream at {url} cannot serve: .*refused")
+        server.wait_for(f"upstream {url} is not available: .*refused")
         assert "already runs" not in server.output and "it answers" not in server.output
         for path in ("/health", "/readyz"):
             status, reply = asked(server, path)
@@ -102,10 +102,10 @@ def test_an_upstream_that_never_answers_is_told_too(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
         with Server(tmp_path, "--upstream", url, fake=False) as server:
-            server.wait_for(f"the upstream at {url} cannot serve: no answer within 3 s")
+            server.wait_for(f"upstream {url} is not available: no response within 3 s")
             status, reply = asked(server, "/readyz")
             assert status == 503
-            reason = {"what": f"upstream {url}", "why": "no answer within 3 s"}
+            reason = {"what": f"upstream {url}", "why": "no response within 3 s"}
             assert reply["reasons"] == [reason]
 
 
@@ -127,7 +127,7 @@ def test_one_upstream_that_lives_is_enough(tmp_path):
             assert chat(server)[0] == 503
             (row,) = server.get("/api/ps")["models"]
             assert row["state"] == "backoff"
-            assert row["cause"] == "no answer from the upstream"
+            assert row["cause"] == "no response from the upstream"
             assert row["context_length"] == 0, "that server does not tell"
             elsewhere.start()
             until(lambda: is_ready(server))
@@ -159,7 +159,7 @@ def test_a_named_upstream_that_is_down_leaves_it_ready_and_is_not_asked_in_a_loo
             status, reply = server.post("/api/chat", body)
             assert status == 503 and "cannot reach the upstream 'bee'" in str(reply)
             assert elsewhere.url not in str(reply)
-            server.wait_for(f"the upstream at {elsewhere.url} cannot serve")
+            server.wait_for(f"upstream {elsewhere.url} is not available")
             assert is_ready(server), "there is a model on this disk"
             assert server.output.count("ERROR") == 1
             elsewhere.start()

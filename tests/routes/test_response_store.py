@@ -172,7 +172,7 @@ def test_a_conversation_has_a_limit(folder, monkeypatch):
     store.keep(second, [first])
     assert chain(store, 2) == [name(1), name(2)]
     store.keep(record(3, 2, text="x" * 1000), [first, second])
-    with pytest.raises(BadRequest, match="its conversation exceeds 2500 bytes"):
+    with pytest.raises(BadRequest, match="the conversation is larger than 2500 bytes"):
         chain(store, 3)
 
 
@@ -201,7 +201,7 @@ def test_a_full_disk_is_no_error_of_the_request(tmp_path, caplog):
     store = ResponseStore(folder)
     store.keep(record(1))
     asyncio.run(store.save(name(1), ""))
-    assert "cannot keep response" in caplog.text
+    assert "cannot store response" in caplog.text
     assert found(store, 1)
 
 

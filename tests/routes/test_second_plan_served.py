@@ -90,7 +90,7 @@ def test_an_engine_that_was_named_is_kept(small):
     name = small.model("odd", "--print", "no such shape", "--exit-before-ready")
     status, reply = ask(small, name)
     assert status == 500
-    assert "the shape is unknown; not changed, since asked for: the engine" in reply["error"]
+    assert "the shape is unknown; not changed, as requested: the engine" in reply["error"]
 
 
 @another
@@ -98,7 +98,7 @@ def test_a_context_that_a_request_asks_for_is_kept(small):
     name = small.model("asked", "--fits", "2048")
     status, reply = ask(small, name, num_ctx=4096)
     assert status == 500
-    kept = "no memory; not changed, since asked for: the context of 4096 tokens, the engine"
+    kept = "no memory; not changed, as requested: the context of 4096 tokens, the engine"
     assert kept in reply["error"]
     failed = "asked:latest: cannot start asked:latest: no memory"
     assert small.wait_for(failed).count(failed) == 1
@@ -125,7 +125,7 @@ def test_strict_tries_nothing_else(tmp_path):
         name = server.model("tight", "--fits", "2048")
         status, reply = ask(server, name)
         assert status == 500
-        assert "no memory; nothing else is tried with --strict" in reply["error"]
+        assert "no memory; no other plan is tried with --strict" in reply["error"]
         assert "because the first failed" not in server.output
 
 
@@ -145,7 +145,7 @@ def test_plan_shows_the_ladder(server):
     told = json.loads(plan("--json"))["if_it_fails"]["memory"]["then"]
     assert told[0] == "a context of 2048 tokens instead of 4096"
     assert told[0] in plan()
-    assert "nothing else is tried (--strict)" in plan("--strict")
+    assert "no other plan is tried (--strict)" in plan("--strict")
 
 
 def test_a_smaller_quantization_that_is_here(tmp_path):
@@ -167,8 +167,8 @@ def test_a_smaller_quantization_that_is_here(tmp_path):
             found = row(server, "mine")
             digests = {one["name"]: one["digest"] for one in server.get("/api/tags")["models"]}
             assert found["digest"] == digests[small]
-            assert "second plan: the form in Q4_0, which is here, because" in found["cause"]
+            assert "second plan: the installed Q4_0 variant, because" in found["cause"]
             # one that was named is kept, and the other offered
             status, reply = ask(server, large)
             assert status == 500
-            assert f"use {small}, which is here and smaller" in reply["error"]
+            assert f"use {small}, which is installed and smaller" in reply["error"]

@@ -206,7 +206,7 @@ def test_one_that_fails_its_health_check_gets_no_requests(three):
     numbers = itertools.count()
     until(lambda: ask(server, next(numbers)) and ill.prompts)
     ill.server.routes["/v1/models"] = (500, {}, {"error": "broken"})
-    server.wait_for("cannot serve: it answers /v1/models with HTTP 500")
+    server.wait_for("is not available: /v1/models returned HTTP 500")
     before = ill.prompts
     for _ in range(12):
         assert ask(server, next(numbers))[0] == "answered"

@@ -116,7 +116,7 @@ def test_old_turns_are_cut_from_a_finished_prompt(server, made):
     assert prompt.startswith("<|system|>S")
     assert prompt.endswith("8" * 600 + "<|assistant|>")
     status, reply = server.post("/api/chat", body | {"truncate": False})
-    assert (status, "longer than the available context" in reply["error"]) == (400, True)
+    assert (status, "prompt exceeds the context" in reply["error"]) == (400, True)
 
 
 def test_bos_is_not_there_twice(server, made):
@@ -219,8 +219,8 @@ def test_raw_is_checked_after_the_model(server):
 def test_adapters_that_cannot_be_used(server, tmp_path):
     body = {"model": "x", "from": "plain"}
     for path, says in (
-        (write_tiny_lora(tmp_path / "a.gguf", n_embd=32), "have another shape"),
-        (write_tiny_lora(tmp_path / "b.gguf", arch="qwen2"), "it is for the architecture qwen2"),
+        (write_tiny_lora(tmp_path / "a.gguf", n_embd=32), "have a different shape"),
+        (write_tiny_lora(tmp_path / "b.gguf", arch="qwen2"), "it requires the architecture qwen2"),
         (write_tiny_gguf(tmp_path / "c.gguf"), "it is not a LoRA adapter"),
     ):
         digest = upload(server, path)

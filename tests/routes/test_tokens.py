@@ -52,9 +52,13 @@ def test_rerank_says_that_it_cannot(server):
     body = {"model": "plain", "query": "a", "documents": ["b"]}
     status, reply = server.post("/v1/rerank", body)
     assert status == 501
-    assert reply["error"]["message"].startswith("cannot rerank with 'plain': no engine here can")
+    assert reply["error"]["message"].startswith(
+        "cannot rerank with 'plain': no installed engine supports it"
+    )
     assert server.post("/v1/rerank", {**body, "model": "nope"})[0] == 404
     assert server.post("/v1/rerank", {"query": "a"})[0] == 400
     status, reply = server.post("/v1/score", {"model": "plain", "text_1": "a", "text_2": "b"})
     assert status == 501
-    assert reply["error"]["message"].startswith("cannot score with 'plain': no engine here can")
+    assert reply["error"]["message"].startswith(
+        "cannot score with 'plain': no installed engine supports it"
+    )

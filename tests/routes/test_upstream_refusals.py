@@ -74,7 +74,7 @@ def test_that_it_refuses_our_key_is_said_in_our_words(both, status):
     for path in ROUTES:
         got, _, text = ask(server, path)
         assert got == 502, (path, text)
-        assert "the upstream refused the key of this server" in text, path
+        assert "the upstream rejected this server's key" in text, path
         assert "operator" in text and "Account" not in text, path
     server.wait_for("Account 7")
     assert "sk-abcd" not in server.output and KEY not in server.output

@@ -132,10 +132,13 @@ def test_an_empty_prompt_loads(server, client):
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"prompt": [1, 2]}, "cannot use token ids as 'prompt'"),
+        ({"prompt": [1, 2]}, "cannot use token IDs as 'prompt'"),
         ({"suffix": "end"}, "plain:latest does not support insert"),
         ({"n": 1000}, "Invalid value for 'n': expected an integer <= 128."),
-        ({"prompt": "word " * 2000, "extra_body": {"truncate": False}}, "available context length"),
+        (
+            {"prompt": "word " * 2000, "extra_body": {"truncate": False}},
+            "exceeds the context length",
+        ),
     ],
 )
 def test_completions_refused(client, more, text):
@@ -385,7 +388,7 @@ def translated(server, model, name, **fields):
 
 
 def test_recordings_refused(more, client):
-    with pytest.raises(openai.APIStatusError, match="its engine takes no audio") as caught:
+    with pytest.raises(openai.APIStatusError, match="its engine does not accept audio") as caught:
         client.audio.transcriptions.create(model="plain", file=("a.wav", SOUND))
     assert caught.value.status_code == 501
     with pytest.raises(openai.NotFoundError):

@@ -55,7 +55,7 @@ async def test_requests_that_have_to_wait_are_served_at_once_by_the_next_in_thei
     assert (row.state, row.leases, row.ending, row.limit) == (Phase.LOADING, 1, 1, 1)
     shown = make_loaded_row(row, ["m"])
     assert (shown.requests, shown.ending, shown.slots) == (0, 1, 1)
-    assert row.cause == "waiting for its previous instance to end; it still answers 1 request"
+    assert row.cause == "waiting for the previous instance, which is finishing 1 request"
     scheduler.release(first)
     await reach(lambda: len(order) == 4)
     assert slots(world) == [1, 4]
@@ -126,7 +126,7 @@ async def test_one_that_is_to_be_unloaded_is_not_loaded_again(world, scheduler):
     first = await scheduler.acquire(model("m"), Need(), None)
     assert scheduler.unload(model("m"))
     (row,) = scheduler.list_models()
-    assert row.cause == "it is unloaded after its last request"
+    assert row.cause == "unloading after its last request"
     second = asyncio.create_task(asked(scheduler, order, 2))
     await settle()
     scheduler.release(first)

@@ -113,7 +113,7 @@ async def test_a_hung_engine_is_cut_restarted_and_the_next_request_served(world,
             break
     assert len(process.causes) == 1
     assert world.cut[0][0] == 1
-    assert "in the middle of an answer" in world.cut[0][1]
+    assert "in the middle of a response" in world.cut[0][1]
     world.answer(process)
     scheduler.release(lease)
     again = request(scheduler)

@@ -258,7 +258,7 @@ async def test_a_load_is_not_refused_for_memory_that_a_crashed_engine_has_just_l
     world.lagging = SIZE
     world.processes[0].crash()
     other = asyncio.ensure_future(use(scheduler, "b"))
-    await reach(lambda: any("return some" in view.cause for view in scheduler.list_views()))
+    await reach(lambda: any("release some" in view.cause for view in scheduler.list_views()))
     world.clock.advance(world.limits.settle_s / 2)
     await settle()
     assert not other.done()

@@ -164,7 +164,7 @@ def test_a_refusal_has_what_there_would_be_without_others():
 @pytest.mark.parametrize("busy", [False, True])
 def test_a_reason_blames_the_number_or_the_memory(busy):
     models = [item("a", busy=busy), item("b", busy=busy, retiring=busy)]
-    for least, why in ((2, "only 2 models may be loaded at once"), (9, "not enough free memory")):
+    for least, why in ((2, "only 2 models can be loaded at a time"), (9, "not enough free memory")):
         decision = one(5 if least == 9 else 1, 0 if least == 9 else 100, models, least)
         assert decision.reason.startswith(why)
 
@@ -173,13 +173,13 @@ def test_a_wait_names_the_models_that_hold_it_up():
     assert one(5, 0, [item("a", retiring=True), item("b")]).waits_for == ("a",)
     assert one(5, 0, [item("a", busy=True), item("b", 0)]).waits_for == ("a",)
     freed = one(5, 0, settling=True)
-    assert freed.waits_for == () and freed.reason.endswith("to return its memory")
+    assert freed.waits_for == () and freed.reason.endswith("to release its memory")
 
 
 def test_what_is_made_good_says_whether_it_was_the_number_or_the_memory():
     two = [item("a", used=1), item("b", used=2)]
-    assert held({"ram": 9}, two, 1).reason.startswith("only 1 model may be loaded at once")
-    assert held({"ram": -1}, two, 9).reason == "models use more memory than allowed"
+    assert held({"ram": 9}, two, 1).reason.startswith("only 1 model can be loaded at a time")
+    assert held({"ram": -1}, two, 9).reason == "models use more memory than planned"
 
 
 # -- too much is held ---------------------------------------------------------------------------

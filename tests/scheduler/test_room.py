@@ -61,7 +61,7 @@ def test_a_smaller_form_and_a_smaller_context_help_where_they_are_enough() -> No
     told["memory"] = told["memory"] | {"kv_cache_bytes": 4 * GIB}
     free = told["devices"][0]["takes_bytes"] / GIB - 3
     assert ask(free, told=told)["now"]["hint"] == (
-        "close other programs, or choose Q4_K_M, or use a context of 8192 tokens"
+        "close other programs, or choose Q4_K_M, or reduce the context length to 8192 tokens"
     )
 
 
@@ -78,7 +78,7 @@ def test_a_busy_model_has_to_finish_first() -> None:
     told = ask(4.0, resident("busy", 6, busy=True))
     assert told["now"]["fits"]
     assert told["now"]["summary"] == (
-        "Fits this machine; it is loaded when requests have ended and busy:8b is unloaded"
+        "Fits this machine; loads after requests have finished and busy:8b is unloaded"
     )
 
 
@@ -121,7 +121,7 @@ def test_what_does_not_fit_the_machine_is_loaded_or_lies_elsewhere_has_no_now() 
         (3.1, 3, [[], [], []], "They fit together"),
         (2.1, 3, [[], [], ["a"]], "serve unloads a for c"),
         (1.1, 3, [[], ["a"], ["b"]], "serve unloads a for b, then b for c"),
-        (9.0, 2, [[], [], ["a"]], "a request asks for it (at most 2 at once)"),
+        (9.0, 2, [[], [], ["a"]], "a model on request (at most 2 at a time)"),
         (0.9, 3, [[], [], []], "a, b, c cannot be loaded"),
     ],
 )

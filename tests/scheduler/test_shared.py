@@ -127,7 +127,7 @@ async def test_a_waiting_request_says_what_it_waits_for(world, scheduler):
     assert places["two"] == QueuePlace(2, "a free slot")
     assert places["three"] == QueuePlace(
         1,
-        "the model to be loaded: only 1 model may be loaded at once "
+        "the model to be loaded: only 1 model can be loaded at a time "
         "(setting max_loaded_models): waiting for busy models: m:latest",
     )
     scheduler.release(first)

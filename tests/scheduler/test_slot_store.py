@@ -208,7 +208,7 @@ def test_what_a_start_finds(tmp_path):
     (site.folder / "new-1234.slot").write_bytes(b"half")
     (site.folder / "stray.slot").write_bytes(b"x")
     (site.folder / "bad.json").write_text("{")
-    with pytest.raises(ConfigError, match="another server does"):
+    with pytest.raises(ConfigError, match="another server uses it"):
         Site(tmp_path / "c")
     site.store.close()
     again = Site(tmp_path / "c")

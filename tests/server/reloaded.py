@@ -71,9 +71,9 @@ class Reloaded(Configured):
         base = "".join(
             line for line in self.base.splitlines(True) if line.partition(" ")[0] not in keys
         )
-        self.reload(base + text, "(settings read again|stay as they were): [^\n]*\n")
+        self.reload(base + text, "(settings reloaded|are unchanged): [^\n]*\n")
         told = self.output[before:]
-        assert "stay as they were" not in told
+        assert "are unchanged" not in told
         return told
 
     def show(self, key: str) -> dict[str, Any]:

@@ -183,7 +183,7 @@ def test_without_a_server_that_responds_the_disk_is_changed(tmp_path: Path) -> N
             done = run(server, "cp", "base", "new")
         finally:
             server.process.send_signal(signal.SIGCONT)
-        line = f"the server at {server.url} does not respond: going on without it\n"
+        line = f"the server at {server.url} does not respond: continuing without it\n"
         assert (done.returncode, done.stderr) == (0, line)
         assert server.get("/v1/models/new")["id"] == "new"
         server.process.kill()

@@ -237,7 +237,7 @@ def list_cases(
         ),
         # engines
         "model": Case('model = "plain"\n'),
-        "engine": Case('engine = "fake"\n', told("asked for by name", loaded_plain)),
+        "engine": Case('engine = "fake"\n', told("requested by name", loaded_plain)),
         "strict": Case(
             "strict = true\n",
             lambda: (server.unload(), server.chat("tight")["status"])[1],
@@ -561,7 +561,7 @@ def test_a_changed_setting_holds_or_is_named(
         return
     assert told, output
     assert ("needs a restart" in told[0]) is (effect is Effect.RESTART)
-    assert ("loaded the next time" in told[0]) is (effect is Effect.NEXT_LOAD)
+    assert ("next load of a model" in told[0]) is (effect is Effect.NEXT_LOAD)
     if effect is Effect.RESTART:
         if not key.startswith("models."):
             was = server.show(key)

@@ -54,10 +54,10 @@ def test_a_smaller_form_before_any_start(library, capsys, tmp_path):
     mine = replace(large, name="mine:latest")
     plan = asyncio.run(planner.plan(mine, Need()))
     assert (plan.bundle.path, plan.bundle.name) == (small.path, "mine:latest")
-    assert "second plan: the form in Q4_0, which is here" in capsys.readouterr().err
+    assert "second plan: the installed Q4_0 variant" in capsys.readouterr().err
     with pytest.raises(NotEnoughMemory) as caught:  # its name says which form is wanted
         asyncio.run(planner.plan(large, Need()))
-    assert "use tiny-q4_0:latest, which is here and smaller" in str(caught.value.hint)
+    assert "use tiny-q4_0:latest, which is installed and smaller" in str(caught.value.hint)
 
 
 @in_loop
@@ -85,6 +85,6 @@ async def test_a_plan_for_what_other_programs_leave(library, tmp_path):
     room = {"ram": first.memory.total_bytes - 1}
     smaller = await planner.shrink(first, Need(), room)
     assert smaller.bundle.path == small.path and smaller.relief.room == room
-    assert smaller.instead.startswith("planned for what other programs leave: ")
+    assert smaller.instead.startswith("planned for the memory left by other programs: ")
     with pytest.raises(NotEnoughMemory):
         await planner.shrink(first, Need(), {"ram": 10})

@@ -63,7 +63,7 @@ GIB = 1024**3
 def test_a_server_is_no_upstream_of_its_own(tmp_path, text: str, is_loop: bool) -> None:
     settings = read(tmp_path, text)
     if is_loop:
-        with pytest.raises(ConfigError, match="it is this server, and requests would go round"):
+        with pytest.raises(ConfigError, match="it is this server, and requests would loop"):
             check_upstreams(settings)
     else:
         check_upstreams(settings)

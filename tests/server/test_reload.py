@@ -66,7 +66,7 @@ def test_a_reload_cuts_no_stream_and_takes_all_or_nothing(tmp_path):
             pid = server.engine("slow").pid
             server.reload(
                 f"{folders}keep_alive = -1\nmax_queue = 7\nport = 9\n",
-                r"settings read again: .*max_queue \(512 → 7\)",
+                r"settings reloaded: .*max_queue \(512 → 7\)",
             )
             assert "port (0 → 9)" not in server.output  # the flag wins over the file
             lines = [json.loads(line) for line in answer]
@@ -76,10 +76,10 @@ def test_a_reload_cuts_no_stream_and_takes_all_or_nothing(tmp_path):
         assert server.get("/api/ps")["models"][0]["expires_at"] > "2100"
         assert server.post("/api/chat", extra)[0] == 200
 
-        server.reload("max_queue = many\n", r"the settings stay as they were: cannot read")
+        server.reload("max_queue = many\n", r"the settings are unchanged: cannot read")
         server.reload('[aliases]\nmine = "slow"\n', r'cannot use the alias "mine"')
-        server.reload("max_queue = -4\n", r'stay as they were: cannot use max_queue "-4"')
-        server.reload('engine = "nonsuch"\n', r"stay as they were: .*nonsuch")
+        server.reload("max_queue = -4\n", r'are unchanged: cannot use max_queue "-4"')
+        server.reload('engine = "nonsuch"\n', r"are unchanged: .*nonsuch")
         assert server.post("/api/chat", extra)[0] == 200
         server.reload("host = '0.0.0.0'\n", r"host \(127.0.0.1 → 0.0.0.0\): needs a restart")
         assert server.post("/api/chat", extra)[0] == 404  # its folder is named no more
@@ -120,10 +120,10 @@ def test_keys_from_the_file_and_new_ones_at_once(tmp_path):
         refused = commanded()
         assert refused.returncode == 1 and "unauthorized" in refused.stderr
 
-        server.reload('api_key = "sk-new"\n', "settings read again: api_key\n")
+        server.reload('api_key = "sk-new"\n', "settings reloaded: api_key\n")
         assert server.ask("/api/tags", "sk-one")[0] == 401
         assert server.ask("/api/tags", "sk-new")[0] == 200
-        server.reload("", "api_key: needs a restart, the old one stays\n")
+        server.reload("", "api_key: needs a restart; the old value stays in effect\n")
         assert server.ask("/api/tags")[0] == 401  # a reload never opens a server to all
         assert server.ask("/api/tags", "sk-new")[0] == 200
         assert "sk-" not in server.output
@@ -149,8 +149,8 @@ def test_ids_go_to_the_engine_and_all_of_the_log_is_json(tmp_path):
             )
         ids = [one for one in server.stats("wide")["ids"] if one and one.startswith(made)]
         assert len(set(ids)) == len(ids) and len(ids) >= 2
-        _, headers, _ = server.ask("/api/chat", "", chat, **{"x-request-id": "not one word"})
-        assert headers["x-request-id"] != "not one word"
+        _, headers, _ = server.ask("/api/chat", "", chat, **{"x-request-id": "not a single word"})
+        assert headers["x-request-id"] != "not a single word"
         server.ask("/api/chat", "", {"model": "none", **CHAT}, **{"x-request-id": "mine-2"})
         server.wait_for('POST /api/chat 404.*"mine-2"')
     told = [json.loads(line) for line in server.output.splitlines()]
@@ -214,7 +214,7 @@ def test_a_terminal_that_is_closed_ends_the_server(tmp_path):
     terminal.expect("listening on")
     process = psutil.Process(terminal._process.pid)
     process.send_signal(signal.SIGHUP)  # by hand: the terminal is there
-    terminal.expect("settings read again: nothing new")
+    terminal.expect("settings reloaded: no changes")
     os.close(terminal._master)
     terminal._master = os.open(os.devnull, os.O_RDONLY)
     assert ended(process) or not process.is_running()
@@ -236,9 +236,9 @@ def test_nohup_outlives_its_terminal_and_still_reloads(tmp_path):
     try:
         server.wait_for("listening on")
         os.close(master)  # the kernel sends the hang-up
-        server.wait_for("settings read again: nothing new")
+        server.wait_for("settings reloaded: no changes")
         process.send_signal(signal.SIGHUP)
-        server.wait_for("(?s)settings read again.*settings read again")
+        server.wait_for("(?s)settings reloaded.*settings reloaded")
         assert process.poll() is None
     finally:
         process.terminate()
@@ -253,10 +253,10 @@ def test_keys_of_a_file_are_read_again(tmp_path):
     with Configured(tmp_path, settings) as server:
         assert server.ask("/api/tags", "sk-one")[0] == 200
         keys.write_text("sk-two\n")
-        server.reload(settings, "settings read again: api_key\n")
+        server.reload(settings, "settings reloaded: api_key\n")
         assert [server.ask("/api/tags", key)[0] for key in ("sk-one", "sk-two")] == [401, 200]
         keys.write_text("")  # must not open the server to all
-        server.reload(settings, "the settings stay as they were: .*it has no key")
+        server.reload(settings, "the settings are unchanged: .*it has no key")
         assert [server.ask("/api/tags", key)[0] for key in ("", "sk-two")] == [401, 200]
 
 
@@ -266,5 +266,5 @@ def test_fields_that_may_be_code_are_let_in_and_shut_out_again(tmp_path):
         server.model("plain")
         body = {"model": "plain", **user(), "vllm_xargs": {}}
         for text, expected in ((keyed, 403), (keyed + "inspect_code = true\n", 200), (keyed, 403)):
-            server.reload(text, "settings read again")
+            server.reload(text, "settings reloaded")
             assert server.ask("/v1/chat/completions", "sk-1", body)[0] == expected

@@ -30,11 +30,11 @@ def test_the_manager_hears_of_start_reload_and_end(tmp_path: Path, abstract: boo
             assert server.process is not None
             server.process.send_signal(signal.SIGHUP)
             assert hear() == ["RELOADING=1"]
-            assert hear() == ["READY=1", "STATUS=settings read again"]
+            assert hear() == ["READY=1", "STATUS=settings reloaded"]
         assert hear() == ["STOPPING=1", "STATUS=stopping"]
 
 
 def test_a_manager_that_has_gone_harms_nothing(tmp_path: Path) -> None:
     with Server(tmp_path / "home", env={"NOTIFY_SOCKET": str(tmp_path / "gone")}) as server:
         assert server.get("/api/version")
-        server.wait_for("cannot tell the service manager")
+        server.wait_for("cannot notify the service manager")

@@ -72,7 +72,7 @@ class TlsServer(Server):
         before = len(self.output)
         assert self.process
         self.process.send_signal(signal.SIGHUP)
-        self.wait_for(rf"(?s)\A.{{{before}}}.*{told}.*settings read again")
+        self.wait_for(rf"(?s)\A.{{{before}}}.*{told}.*settings reloaded")
 
     def run(self, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
         """Run a command of the command line against it."""
@@ -105,7 +105,7 @@ def test_a_new_certificate_while_a_stream_runs(server: TlsServer, pair: Pair) ->
         assert json.loads(answer.readline())["message"]["content"]
         before = pair.authority.read_text()
         pair.issue()
-        server.hang_up("certificate read again")
+        server.hang_up("certificate reloaded")
         assert "version" in server.get("/api/version")  # the new authority is trusted alone
         server.trust.write_text(before)
         with pytest.raises(ssl.SSLCertVerificationError):
@@ -120,7 +120,7 @@ def test_a_new_certificate_while_a_stream_runs(server: TlsServer, pair: Pair) ->
 def test_a_bad_certificate_leaves_the_old_one(server: TlsServer, pair: Pair) -> None:
     for damage in ("no certificate", Pair(server.home / "other").chain.read_text()):
         pair.chain.write_text(damage)
-        server.hang_up(r"ERROR.*the certificate stays as it was: cannot use the certificate")
+        server.hang_up(r"ERROR.*the certificate is unchanged: cannot use the certificate")
         assert "version" in server.get("/api/version")
 
 
@@ -171,7 +171,7 @@ def test_a_server_with_another_name_is_not_trusted(tmp_path: Path) -> None:
 
 def test_https_without_a_certificate_is_told(tmp_path: Path) -> None:
     with Server(tmp_path, env={"OLLAMA_HOST": "https://127.0.0.1"}) as server:
-        assert "so http is served, not https" in server.output
+        assert "serving http, not https" in server.output
         assert "version" in server.get("/api/version")
 
 

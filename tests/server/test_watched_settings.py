@@ -34,8 +34,8 @@ def test_a_watched_file_is_taken_over_or_refused_as_a_whole(tmp_path) -> None:
         refused = server.get("/api/config")["refused"]
         assert "line 3: no such field; did you mean context_length?" in refused
         assert show("max_queue") == "7"
-        output = server.wait_for("the settings stay as they were")
-        assert output.count("the settings stay as they were") == 1
+        output = server.wait_for("the settings are unchanged")
+        assert output.count("the settings are unchanged") == 1
 
         replace("max_queue = 9\n")
         until(lambda: show("max_queue") == "9")
@@ -51,9 +51,9 @@ def test_a_watched_file_that_is_emptied_or_removed_opens_no_server(tmp_path) -> 
             return server.ask("/api/config", "k1")[2]
 
         server.file.write_text("max_queue = 3\n")
-        until(lambda: "api_key: needs a restart, the old one stays" in server.output)
+        until(lambda: "api_key: needs a restart; the old value stays in effect" in server.output)
         assert server.ask("/api/tags")[0] == 401 and server.ask("/api/tags", "k1")[0] == 200
         server.file.unlink()
         until(lambda: settings()["refused"])
-        server.wait_for("the settings stay as they were")
+        server.wait_for("the settings are unchanged")
         assert server.ask("/api/tags")[0] == 401

@@ -29,7 +29,7 @@ def test_a_task_that_fails_begins_again(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(live())
-    assert runs == 3 and caplog.text.count("the task 'usage' has failed") == 2
+    assert runs == 3 and caplog.text.count("task 'usage' failed") == 2
     runs = 0
     asyncio.run(aio.keep_running("usage", work, lambda: True))
     assert runs == 1, "a server that stops does not begin anew"

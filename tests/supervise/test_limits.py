@@ -284,4 +284,4 @@ def test_the_cause_is_the_limit_whatever_the_exit() -> None:
     assert "its limit of 200 MiB" in launch.explain(Exit(code=-9, excess_bytes=2 * LIMIT)).cause
     by_kernel = launch.explain(Exit(code=-9, excess_bytes=0)).cause
     assert by_kernel == "it took more memory than its limit of 200 MiB"
-    assert launch.explain(Exit(code=-9)).cause == "ended by signal 9"
+    assert launch.explain(Exit(code=-9)).cause == "killed by signal 9"

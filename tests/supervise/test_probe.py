@@ -83,12 +83,12 @@ async def test_no_answer_and_nobody_there() -> None:
     [
         (OK, ""),
         (b"HTTP/1.1 429 Too Many Requests\r\n\r\n", ""),
-        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "it refuses the key (HTTP 401)"),
-        (b"HTTP/1.1 404 Not Found\r\n\r\n", "it answers /v1/models with HTTP 404"),
-        (b"HTTP/1.1 503 Busy\r\n\r\n", "it answers /v1/models with HTTP 503"),
-        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "its answer is not HTTP"),
-        (b"", "its answer is not HTTP"),
-        (None, "no answer within 0.05 s"),
+        (b"HTTP/1.1 401 Unauthorized\r\n\r\n", "it rejects the key (HTTP 401)"),
+        (b"HTTP/1.1 404 Not Found\r\n\r\n", "/v1/models returned HTTP 404"),
+        (b"HTTP/1.1 503 Busy\r\n\r\n", "/v1/models returned HTTP 503"),
+        (b"SSH-2.0-OpenSSH_9.6\r\n\r\n", "its response is not HTTP"),
+        (b"", "its response is not HTTP"),
+        (None, "no response within 0.05 s"),
     ],
 )
 @in_loop

@@ -242,7 +242,7 @@ def test_the_budget_used_up_is_a_failure_for_good(lab: Lab) -> None:
             kill_engine(proc)
             await wait_not_ready(proc, endpoint)
         for _ in range(2):
-            with pytest.raises(EngineCrashed, match="cannot keep fake running: ended by signal 9"):
+            with pytest.raises(EngineCrashed, match="cannot keep fake running: killed by signal 9"):
                 await proc.ensure_ready()
         assert len(proc.attempts) == 3
 
@@ -261,7 +261,7 @@ def test_a_long_backoff_answers_at_once_and_stop_ends_it(lab: Lab) -> None:
         with pytest.raises(CoolingDown) as cooling:
             await proc.ensure_ready()
         assert 2.5 < cooling.value.retry_after_s <= 500
-        assert cooling.value.message == "cannot keep fake running: ended by signal 9"
+        assert cooling.value.message == "cannot keep fake running: killed by signal 9"
 
     proc = lab.process(policy=RestartPolicy(delays_s=(500.0,)))
     lab.play(proc, script)
@@ -332,7 +332,7 @@ def test_missing_executable_is_a_clean_error(lab: Lab) -> None:
     async def script(proc: SupervisedProcess) -> None:
         with pytest.raises(EngineStartFailed) as failed:
             await proc.ensure_ready()
-        text = "cannot start fake: '/no/such/engine' cannot be run: No such file or directory"
+        text = "cannot start fake: cannot run '/no/such/engine': No such file or directory"
         assert failed.value.message == text
         assert failed.value.hint
 
@@ -527,7 +527,7 @@ def test_an_unwritable_log_folder_is_a_failed_start(lab: Lab) -> None:
 
 def test_plain_diagnosis() -> None:
     assert diagnose_plainly(Exit(code=1, output=("a", "b ", ""))).cause == "exit code 1: b"
-    assert diagnose_plainly(Exit(code=-9)).cause == "ended by signal 9"
+    assert diagnose_plainly(Exit(code=-9)).cause == "killed by signal 9"
     assert "no output" in diagnose_plainly(Exit(code=None, stalled=True)).cause
 
 

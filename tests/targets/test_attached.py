@@ -41,12 +41,12 @@ def test_what_is_known_is_of_the_last_look(caplog: pytest.LogCaptureFixture) -> 
             assert seen == [[both[0].url], [both[0].url], [both[1].url]]
 
     asyncio.run(main())
-    said = [" ".join(line.split()[3:]) for line in caplog.messages]
+    said = [" ".join(line.split()[1:]) for line in caplog.messages]
     assert [line.split(" ", 1)[1] for line in said] == [
-        "cannot serve: it answers /v1/models with HTTP 503",
-        "answers",
-        "answers",
-        "cannot serve: it answers /v1/models with HTTP 503",
+        "is not available: /v1/models returned HTTP 503",
+        "responds",
+        "responds",
+        "is not available: /v1/models returned HTTP 503",
     ]
 
 
@@ -70,10 +70,10 @@ async def test_only_a_change_is_told_and_the_error_names_the_upstream_alone() ->
     for _ in range(3):
         with pytest.raises(CoolingDown) as caught:
             await process.ensure_ready()
-        assert caught.value.message == "cannot reach the upstream 'bee': no answer yet"
+        assert caught.value.message == "cannot reach the upstream 'bee': no response yet"
         assert str(endpoint.port) not in str(caught.value.hint)
     down = process.last_diagnosis  # `ps` shows it
-    assert down is not None and down.cause == "no answer from the upstream 'bee'"
+    assert down is not None and down.cause == "no response from the upstream 'bee'"
     assert not told
     await process.stop()
     await running

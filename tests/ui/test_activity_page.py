@@ -135,7 +135,7 @@ def test_a_model_that_is_loaded_again_says_what_its_previous_engine_still_answer
     expect(now.get_by_text("running", exact=True)).to_be_visible()
     second = Client(server, "stalls", options={"num_ctx": 4096})
     waits = page.get_by_role("region", name="Queues")
-    expect(waits).to_contain_text("waiting for its previous instance to end")
+    expect(waits).to_contain_text("waiting for the previous instance")
     expect(waits).to_contain_text("Ahead of it: 127.0.0.1 (ollama, stalls:latest")
     page.get_by_role("link", name="Models", exact=True).click()
     card = page.get_by_role("article", name="stalls:latest")
@@ -217,7 +217,7 @@ def test_a_filter_stands_in_the_address_and_finds_old_requests(server, open_page
     expect(ended.get_by_role("rowheader")).to_have_text("lost")
     ended.get_by_label("Model").select_option("plain:latest")
     ended.get_by_label("Errors only").check()
-    expect(ended).to_contain_text("No request matches.")
+    expect(ended).to_contain_text("No matching requests.")
     ended.get_by_role("button", name="Show all").click()
     expect(ended.get_by_role("row")).to_have_count(51)
     assert page.evaluate("location.hash") == "#/activity"

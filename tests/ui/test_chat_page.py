@@ -67,7 +67,7 @@ def say(page, text):
 
 def open_settings(page):
     page.get_by_role("button", name="Chat settings").click()
-    return page.get_by_role("region", name="Settings of this conversation")
+    return page.get_by_role("region", name="Conversation settings")
 
 
 def list_texts(page):
@@ -214,7 +214,7 @@ def test_a_conversation_is_renamed_and_found(server, open_page):
     renamed.click()
     expect(page.locator("article.user")).to_contain_text("whales")
     search.fill("nowhere")
-    expect(page.get_by_text("Nothing has “nowhere”.")).to_be_visible()
+    expect(page.get_by_text("No results for “nowhere”.")).to_be_visible()
     search.fill("")
     expect(rows).to_have_count(2)
     page.go_back()
@@ -233,7 +233,7 @@ def test_settings_go_with_each_request_and_into_presets(server, open_page):
         settings.get_by_label(label).fill(value)
     settings.get_by_label("Thinking").select_option("no")
     settings.get_by_role("button", name="Save as").click()
-    settings.get_by_label("Name of the preset").fill("Brief")
+    settings.get_by_label("Preset name").fill("Brief")
     settings.get_by_role("button", name="Save", exact=True).click()
     expect(settings.get_by_label("Preset")).to_contain_text("Brief")
     with page.expect_request("**/api/chat") as request:
@@ -413,7 +413,7 @@ def test_what_a_user_writes_can_do_nothing_either(server, open_page):
     settings = open_settings(page)
     settings.get_by_label("System prompt").fill(hostile)
     settings.get_by_role("button", name="Save as").click()
-    settings.get_by_label("Name of the preset").fill(hostile[:60])
+    settings.get_by_label("Preset name").fill(hostile[:60])
     settings.get_by_role("button", name="Save", exact=True).click()
     expect(settings.get_by_label("Preset")).to_contain_text("<img")
     say(page, hostile)
@@ -421,7 +421,7 @@ def test_what_a_user_writes_can_do_nothing_either(server, open_page):
     assert list_texts(page) == [hostile]
     expect(page.get_by_role("link", name=hostile[:50])).to_be_visible()
     page.get_by_role("searchbox", name="Search conversations").fill(f"no {hostile}")
-    expect(page.get_by_text("Nothing has")).to_contain_text("<img")
+    expect(page.get_by_text("No results for")).to_contain_text("<img")
     assert page.locator("chat-page img").count() == 0
     assert page.title() == "Chat · vllama"
 

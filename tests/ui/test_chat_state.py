@@ -53,7 +53,7 @@ def save_preset(page, name, prompt):
     settings = open_settings(page)
     settings.get_by_label("System prompt").fill(prompt)
     settings.get_by_role("button", name="Save as").click()
-    settings.get_by_label("Name of the preset").fill(name)
+    settings.get_by_label("Preset name").fill(name)
     settings.get_by_role("button", name="Save", exact=True).click()
     expect(read_choice(settings)).to_have_text(name)
     return settings

@@ -297,7 +297,7 @@ def test_conversations_of_the_version_before_are_taken_over(server, open_page):
     expect(beside.locator(".trouble")).to_have_count(0)
     assert beside.locator("article.user img").evaluate("image => image.naturalWidth") == 1
     beside.get_by_role("button", name="Chat settings").click()
-    settings = beside.get_by_role("region", name="Settings of this conversation")
+    settings = beside.get_by_role("region", name="Conversation settings")
     expect(settings.get_by_label("System prompt")).to_have_value("Be brief.")
     expect(settings.get_by_label("Thinking")).to_have_value("no")
     (file,) = (file for file in beside.evaluate(READ, "files") if file["kind"] == "text")
@@ -355,7 +355,9 @@ def test_an_export_can_be_imported(server, open_page, tmp_path):
     other.locator("input[accept='.json']").set_input_files(str(before))
     expect(other.get_by_role("link", name="From before")).to_be_visible()
     other.locator("input[accept='.json']").set_input_files(__file__)
-    expect(other.get_by_role("alert").filter(has_text="it is no export")).to_be_visible()
+    expect(
+        other.get_by_role("alert").filter(has_text="it is not a conversation export")
+    ).to_be_visible()
 
 
 def import_file(page, file):
@@ -389,7 +391,7 @@ def test_an_import_adds_what_is_newer(server, open_page, tmp_path):
     expect(page.get_by_text("1 conversation updated.")).to_be_visible()
     assert list_texts(page) == ["First", "Second"]
     import_file(page, older)
-    expect(page.get_by_text("All conversations in the file are already here.")).to_be_visible()
+    expect(page.get_by_text("All conversations in the file already exist.")).to_be_visible()
     page.reload()
     finish(page, 1)
     assert list_texts(page) == ["First", "Second"]
@@ -407,7 +409,7 @@ def test_an_import_adds_what_is_newer(server, open_page, tmp_path):
             "1 of 1 is damaged",
         ),
         ({"format": 3, "conversations": []}, "a newer version"),
-        ([], "it is no export"),
+        ([], "it is not a conversation export"),
     ],
 )
 def test_an_import_is_refused_as_a_whole_and_with_its_own_reason(

@@ -77,7 +77,7 @@ def test_a_tool_is_called_once_it_is_allowed_and_its_result_is_text(chat, tools)
     say(chat, "call script")  # once is once
     last = chat.get_by_role("article").last
     permission(last, "script").get_by_role("button", name="Deny").click()
-    expect(last).to_contain_text("The user has denied this call.")
+    expect(last).to_contain_text("The user denied this call.")
     assert tools.calls == ["script"]
 
 
@@ -113,7 +113,7 @@ def test_always_holds_for_the_conversation_and_the_description(chat, tools):
     say(chat, "call fails")
     expect(permission(last, "fails")).to_contain_text("Another tool than before.")
     permission(last, "fails").get_by_role("button", name="Deny").click()
-    expect(last).to_contain_text("The user has denied this call.")
+    expect(last).to_contain_text("The user denied this call.")
     chat.get_by_role("link", name="New conversation").click()
     say(chat, "call fails")
     expect(permission(last, "fails")).to_be_visible()
@@ -155,7 +155,7 @@ def test_a_tool_is_switched_off_and_what_is_not_there_is_said(chat):
     last = chat.get_by_role("article").last
     expect(last).to_contain_text("Offered: slow fails long.")
     say(chat, "call script")
-    expect(last).to_contain_text("There is no tool “script”.")
+    expect(last).to_contain_text("No such tool: “script”.")
     chat.reload()
     expect(switches.get_by_label("script")).to_have_count(0)  # the drawer is closed
     expect(open_settings(chat).get_by_label("script")).not_to_be_checked()

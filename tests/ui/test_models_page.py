@@ -65,7 +65,7 @@ def open_details(page, name):
 
 def show_plan(page, name):
     """Have the plan of a model made, and return it."""
-    page.get_by_label("Name of a model").fill(name)
+    page.get_by_label("Model name").fill(name)
     page.get_by_role("button", name="Show the plan").click()
     return page.get_by_role("region", name=f"Plan for {name}")
 
@@ -124,7 +124,7 @@ def test_a_card_has_the_speed_of_now_and_of_the_last_answer(server, open_page):
     server.post(
         "/api/chat", {**body, "messages": [{"role": "user", "content": "Hi"}], "stream": False}
     )
-    expect(card).to_contain_text(re.compile(r"[\d.]+ tokens/s, last answer"))
+    expect(card).to_contain_text(re.compile(r"[\d.]+ tokens/s, last response"))
     server.post("/api/generate", {"model": "plain", "keep_alive": 0})
 
 
@@ -162,7 +162,7 @@ def test_a_plan_is_made_with_the_engine_that_was_chosen(server, open_page):
     page.route("**/api/plan", add_engine)
     details = open_details(page, "plain:latest")
     details.get_by_label("Engine").select_option("vLLM")
-    expect(details).to_contain_text("It cannot be served here")
+    expect(details).to_contain_text("Cannot be served here")
     assert asked == [{"model": "plain:latest"}, {"model": "plain:latest", "engine": "vllm"}]
     details.get_by_label("Engine").select_option("automatic")
     expect(details).to_contain_text("Fits now")
@@ -173,7 +173,7 @@ def test_a_failed_load_says_why_and_leads_to_the_log(server, open_page):
     find_row(page, "broken").get_by_role("button", name=LOAD).click()
     failed = page.get_by_role("region", name="Needs attention")
     expect(failed).to_contain_text("broken")
-    expect(failed).to_contain_text("It could not be loaded")
+    expect(failed).to_contain_text("Loading failed")
     failed.get_by_role("link", name="Open the log").click()
     expect(page.get_by_role("region", name="Lines of the log")).to_contain_text("mouldy")
 
@@ -217,7 +217,7 @@ def test_a_path_that_could_not_be_loaded_is_no_model_of_this_server(server, open
 def test_the_plan_of_a_model_that_does_not_fit_says_why(server_with_hub, open_page):
     page = open_page(server_with_hub)
     plan = show_plan(page, HUGE)
-    expect(plan).to_contain_text("It cannot be served here")
+    expect(plan).to_contain_text("Cannot be served here")
     expect(plan).to_contain_text(re.compile("GiB|GB"))
     expect(plan).to_contain_text("requires more memory")
     expect(plan.locator(".memory .missing")).to_contain_text(re.compile("missing.*TiB"))
@@ -254,7 +254,7 @@ def test_another_quantization_is_planned_and_downloaded_by_a_click(
 
 def test_names_of_the_hub_and_of_ollama_are_suggested(server_with_hub, open_page):
     page = open_page(server_with_hub)
-    field = page.get_by_label("Name of a model")
+    field = page.get_by_label("Model name")
     names = page.locator("#found-names option")
     field.fill("tiny-g")
     expect(names).to_have_count(1)
@@ -382,7 +382,7 @@ def test_a_read_only_server_offers_no_downloads_and_no_deletion(tmp_path, open_p
         details = open_details(page, "plain:latest")
         expect(details.get_by_role("button", name="Pin")).to_be_visible()
         expect(page.get_by_role("button", name="Delete")).to_have_count(0)
-        expect(page.get_by_label("Name of a model")).to_have_count(0)
+        expect(page.get_by_label("Model name")).to_have_count(0)
 
 
 def test_two_hundred_models_are_listed_and_filtered(tmp_path, open_page):
@@ -393,11 +393,11 @@ def test_two_hundred_models_are_listed_and_filtered(tmp_path, open_page):
             (server.models / f"model-{number:03}.gguf").write_bytes(data)
         page = open_page(server)
         table = page.locator("table.models")
-        page.get_by_label("Filter the models").fill("model-")
+        page.get_by_label("Filter models").fill("model-")
         expect(table.get_by_role("button", name=LOAD)).to_have_count(200)
-        page.get_by_label("Filter the models").fill("-19")
+        page.get_by_label("Filter models").fill("-19")
         expect(table.get_by_role("button", name=LOAD)).to_have_count(10)
-        page.get_by_label("Filter the models").fill("nothing like it")
+        page.get_by_label("Filter models").fill("nothing like it")
         expect(page.locator("models-page")).to_contain_text("No model has")
 
 

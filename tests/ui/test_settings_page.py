@@ -92,7 +92,7 @@ def test_a_key_is_added_changed_rotated_and_revoked(server, ann, open_settings):
     form.get_by_label("Name").fill("team")
     form.get_by_label("Requests", exact=True).fill("often")
     form.get_by_role("button", name="Add the key").click()
-    expect(form.get_by_role("alert")).to_contain_text("write it like 60/min")
+    expect(form.get_by_role("alert")).to_contain_text("use the form 60/min")
     form.get_by_label("Requests", exact=True).fill("60/min")
     form.get_by_role("button", name="Add the key").click()
     dialog = page.get_by_role("dialog")

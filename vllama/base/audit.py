@@ -43,4 +43,4 @@ def record(data_dir: Path, act: str, subject: str, old: Row = None, new: Row = N
         with private.lock_folder(data_dir):
             journal.append_to(data_dir / FILE_NAME, f"{text}\n".encode())
     except OSError as error:
-        log.error("cannot write the audit log: %s; it is without: %s", error, text)
+        log.error("cannot write the audit log: %s; missing entry: %s", error, text)

@@ -56,11 +56,11 @@ class ValueKind:
             return self.parse(value)
         if isinstance(value, list | tuple):
             if not self.is_list:
-                raise ValueError("a list cannot be given here")
+                raise ValueError("a list is not allowed here")
             return self.parse([write_value(item) for item in value])
         if isinstance(value, dict):
             if not self.is_table:
-                raise ValueError("a table cannot be given here")
+                raise ValueError("a table is not allowed here")
             return self.parse([f"{name}={write_value(item)}" for name, item in value.items()])
         return self.parse(write_value(value))
 
@@ -184,7 +184,7 @@ def read_text(text: str) -> str:
 def read_key(text: str) -> str:
     """Accept one word of printable ASCII, as a header can hold it."""
     if not read_text(text).isascii() or not text.isprintable() or " " in text:
-        raise ValueError("not one word of printable ASCII")
+        raise ValueError("not a single word of printable ASCII")
     return text
 
 

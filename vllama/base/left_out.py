@@ -32,13 +32,13 @@ def read_each(paths: Iterable[Path], read: Callable[[Path], T]) -> Iterator[T]:
 @lru_cache(maxsize=4096)
 def note(name: str, reason: str, level: int = logging.WARNING) -> None:
     """Log, once for each reason, that an item is left out."""
-    log.log(level, "left out: %s: %s", name, reason)
+    log.log(level, "ignored: %s: %s", name, reason)
 
 
 def explain(error: Exception) -> str:
     """Return why an item cannot be read."""
     if isinstance(error, OSError):
-        return f"it cannot be read ({error.strerror or error})"
+        return f"unreadable ({error.strerror or error})"
     return str(error)
 
 

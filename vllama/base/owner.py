@@ -39,7 +39,7 @@ def become_owner(folder: Path, words: Iterable[str]) -> None:
         raise VllamaError(
             f"cannot act as {name or uid}, the owner of '{folder}': that user cannot read vllama, "
             f"or its Python in '{Path(os.__file__).parent}'",
-            hint="install vllama for all users, such as into /opt/vllama",
+            hint="install vllama for all users, such as in /opt/vllama",
         )
 
 

@@ -58,7 +58,7 @@ def open_file(path: Path) -> BinaryIO:
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        raise OSError(errno.EINVAL, "it is not a regular file", str(path))
     return os.fdopen(descriptor, "rb")
 
 
@@ -98,7 +98,7 @@ def lock_file(path: Path, limit_s: float, mode: int = FILE) -> Iterator[None]:
     try:
         lock.acquire()
     except Timeout:
-        raise BlockingIOError(errno.EAGAIN, "another program holds it", str(path)) from None
+        raise BlockingIOError(errno.EAGAIN, "another program is using it", str(path)) from None
     try:
         yield
     finally:

@@ -133,7 +133,7 @@ def read_fields(
         except TableError as error:
             raise TableError((*path, key, *error.path), error.reason, error.hint) from None
         except ValueError as error:
-            hint = f"write it like {key} = {one.example} ({one.help})"
+            hint = f"use the form {key} = {one.example} ({one.help})"
             raise TableError((*path, key), str(error), hint=hint) from None
     return found
 

@@ -157,7 +157,7 @@ def parse_bytes(text: str) -> int:
     unit = _BYTE_UNITS.get(match.group(2).lower(), math.inf) if match else math.inf
     size = float(match.group(1)) * unit if match else math.inf
     if not size < 2**63:
-        raise ValueError(f'not a size: "{text[:80]}"; write it like 24GiB or 500MB')
+        raise ValueError(f'not a size: "{text[:80]}"; use the form 24GiB or 500MB')
     return int(size)
 
 

@@ -194,7 +194,7 @@ class TextClassifier:
         if calls:
             if not self._source.is_logged and self._source.model:
                 self._source.is_logged = True
-                log.info("%s: a tool call was found in the text of its answer", self._source.model)
+                log.info("%s: found a tool call in the text of the response", self._source.model)
             delta.tool_calls = [*(delta.tool_calls or ()), *map(_delta_of, calls)]
             choice.finish_reason = "tool_calls"
         if given is not None or certain:

@@ -115,7 +115,7 @@ class SseReader:
         self._size += len(piece)
         self._searched = (self._searched + piece)[-3:] if len(piece) < 3 else piece[-3:]
         if self._size > self._limit:
-            raise UpstreamError("the engine sent an event without an end")
+            raise UpstreamError("the engine sent an incomplete event")
         return []
 
     @staticmethod

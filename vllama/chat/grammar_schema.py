@@ -106,7 +106,7 @@ class SchemaWriter:
         out = self._write(schema, where, 0)
         if out == self._any and len(self.left_out) > before:
             first = [*self.left_out][before]
-            raise BadRequest(f"cannot keep to the JSON schema: the engine does not support {first}")
+            raise BadRequest(f"cannot enforce the JSON schema: the engine does not support {first}")
         return out
 
     def finish(self, schema: Schema) -> Schema:
@@ -120,7 +120,7 @@ class SchemaWriter:
     def _write(self, schema: object, where: str, depth: int) -> Schema | None:
         self._parts += 1
         if self._parts > _MOST_PARTS:
-            raise BadRequest("cannot keep to the JSON schema: it is too large")
+            raise BadRequest("cannot enforce the JSON schema: it is too large")
         while isinstance(schema, Mapping) and CONSTRAINTS & schema.keys() == {"allOf"}:
             if len(schema["allOf"]) > 1:
                 break

@@ -28,7 +28,7 @@ ORDER = "layer, token, value"
 _Layer = Annotated[float, says(minimum=0, maximum=MOST_LAYERS, multipleOf=1)]
 Layers = Annotated[
     tuple[_Layer, ...],
-    msgspec.Meta(min_length=1, max_length=MOST_LAYERS, description="layers, from 0"),
+    msgspec.Meta(min_length=1, max_length=MOST_LAYERS, description="layer numbers, from 0"),
 ]
 
 
@@ -39,9 +39,9 @@ class Collect(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 
 class Steer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A vector that is added `strength` times after each of `layers`."""
+    """A steering vector, added `strength` times after each of `layers`."""
 
-    vector: Annotated[tuple[float, ...], says("its numbers", minItems=1)]
+    vector: Annotated[tuple[float, ...], says("values of the vector", minItems=1)]
     layers: Layers
     strength: Annotated[
         float, says("a factor"), msgspec.Meta(ge=-MOST_STRENGTH, le=MOST_STRENGTH)
@@ -64,7 +64,7 @@ def read_inspect(value: object) -> Inspect | None:
     except msgspec.ValidationError as error:
         raise BadRequest(
             f"cannot read 'inspect': {error}",
-            hint="send a vector as the list of its numbers, not by a name: "
+            hint="send a vector as a list of numbers, not as a name: "
             '{"collect": {"residual": [10]}, "steer": [{"vector": [0.1, -0.2], "layers": [15], '
             '"strength": 0.3}]}',
         ) from None
@@ -81,29 +81,27 @@ class Steering:
 
 
 class Residual(msgspec.Struct, frozen=True, kw_only=True):
-    """The residual stream after some layers, for the tokens of prompt and answer.
+    """The residual stream after some layers, for the tokens of the prompt and the response.
 
-    The last token of an answer is missing: it has been through no layer.
+    The last token of a response is missing: it passes through no layer.
     """
 
-    dtype: Annotated[Dtype, says("the format of each number in `data`")]
-    shape: Annotated[Sequence[int], says("how many layers, tokens, and values of each")]
-    order: Annotated[str, says("the order of the numbers: `layer, token, value`")] = ORDER
-    layers: Annotated[Sequence[int], says("the layers, from 0")]
-    token_ids: Annotated[Sequence[int], says("the number of each token")]
-    tokens: Annotated[Sequence[str], says("the text of each token")]
-    data: Annotated[str, says("the numbers, little-endian, in base64")]
+    dtype: Annotated[Dtype, says("data type of the values")]
+    shape: Annotated[Sequence[int], says("numbers of layers, tokens, and values")]
+    order: Annotated[str, says("order of the values: `layer, token, value`")] = ORDER
+    layers: Annotated[Sequence[int], says("layer numbers, from 0")]
+    token_ids: Annotated[Sequence[int], says("token IDs")]
+    tokens: Annotated[Sequence[str], says("token texts")]
+    data: Annotated[str, says("base64-encoded values, little-endian")]
 
 
 class Inspected(msgspec.Struct, frozen=True, kw_only=True):
     """Data collected inside a model during a response."""
 
-    residual: Annotated[Residual, says("the residual stream")]
+    residual: Annotated[Residual, says("residual stream")]
 
 
-MaybeInspected = Annotated[
-    Inspected | msgspec.UnsetType, says("what was collected inside the model")
-]
+MaybeInspected = Annotated[Inspected | msgspec.UnsetType, says("collected activations and logits")]
 
 
 class Inspector(Protocol):
@@ -120,7 +118,7 @@ def check_single(asked: Inspect | None, choices: int) -> None:
     """Raise BadRequest if something is to be collected of several choices."""
     if asked is not None and asked.collect is not None and choices > 1:
         raise BadRequest(
-            f"cannot collect from {choices} choices", hint="ask for one prompt, and n = 1"
+            f"cannot collect from {choices} choices", hint="send one prompt with n = 1"
         )
 
 
@@ -136,14 +134,14 @@ def pack_vector(values: Sequence[float], width: int, model: str) -> bytes:
     """Return a vector in float32. Raises BadRequest for a wrong length or size of numbers."""
     if len(values) != width:
         raise BadRequest(
-            f"cannot steer with a vector of {len(values)} numbers: {model} needs {width}"
+            f"cannot steer: the vector has {len(values)} values; {model} needs {width}"
         )
     try:
         packed = struct.pack(f"<{width}f", *values)
     except (OverflowError, struct.error):
         packed = b""
     if not packed or not all(map(math.isfinite, values)):
-        raise BadRequest("cannot steer: the vector has numbers that float32 cannot hold")
+        raise BadRequest("cannot steer: the vector has values that float32 cannot hold")
     return packed
 
 
@@ -167,7 +165,7 @@ class WholeReader:
         """
         self.body += chunk
         if len(self.body) > self._limit:
-            raise UpstreamError("the engine sent a longer answer than was asked for")
+            raise UpstreamError("the engine sent a longer response than requested")
         if not chunk.rstrip().endswith(b"}"):
             return []
         try:

@@ -121,7 +121,7 @@ def place_tools(
     known = {tool["function"]["name"] for tool in tools}
     unknown = next((name for name in names if name not in known), None)
     if unknown is not None:
-        raise BadRequest(f"Invalid value for 'tool_choice': there is no tool '{unknown[:80]}'.")
+        raise BadRequest(f"Invalid value for 'tool_choice': no such tool: '{unknown[:80]}'.")
     if names:
         tools = [tool for tool in tools if tool["function"]["name"] in names]
     # an engine that knows no schema leaves the choice to the model, as Ollama does with all

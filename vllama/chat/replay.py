@@ -27,7 +27,7 @@ class Departed(EngineCrashed):
 
     def __init__(self) -> None:
         super().__init__(
-            "cannot go on: the engine has ended, and begins another answer after its restart"
+            "cannot continue: the engine crashed, and its response differs after the restart"
         )
 
 

@@ -115,7 +115,7 @@ def check_grammar(grammar: str) -> None:
     if (skipped := measure_grammar(grammar)) > MOST_SKIPPED:
         raise BadRequest(
             f"cannot use the grammar: one place in it costs {skipped:.0f}, at most {MOST_SKIPPED}",
-            hint="repeat nothing that may be empty, and use fewer alternatives",
+            hint="do not repeat what may be empty, and use fewer alternatives",
         )
     depth = 0
     for bracket in re.findall(r"[()]", grammar):
@@ -224,7 +224,7 @@ def _check_ranges(schema: Mapping[str, Any], where: str) -> None:
         highs = [(value, not out) for value, out in _bounds(schema, "maximum", "exclusiveMaximum")]
         high = min(highs, default=None)
         if low and high and (low[0], low[1] or not high[1]) > (high[0], False):
-            _refuse(where, "no number is within its bounds")
+            _refuse(where, "no number is within its limits")
 
 
 def _bounds(schema: Mapping[str, Any], name: str, exclusive: str) -> Iterator[tuple[float, bool]]:
@@ -244,7 +244,7 @@ def _type(where: str, value: object) -> None:
         return
     kinds = value if isinstance(value, list) else [value]
     if not kinds:
-        _refuse(where, "it names no type")
+        _refuse(where, "it specifies no type")
     for kind in kinds:
         if not isinstance(kind, str) or kind not in KINDS:
             _refuse(where, f"{_show(kind)} is not a type; the types are {', '.join(KINDS)}")
@@ -294,7 +294,7 @@ def _pattern(where: str, value: object) -> None:
             re.compile(pattern)
     except (re.error, OverflowError, RecursionError) as error:
         if _BROKEN.search(str(error)):
-            _refuse(where, f"{_show(value)} is no regular expression: {error}")
+            _refuse(where, f"{_show(value)} is not a regular expression: {error}")
 
 
 def _step(where: str, value: object) -> None:

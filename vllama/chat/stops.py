@@ -17,8 +17,8 @@ def check_stops(stops: Sequence[str]) -> None:
     """Raise BadRequest for more stop sequences than can be looked for."""
     if len(stops) > MAX_STOPS or sum(map(len, stops)) > MAX_STOP_TEXT:
         raise BadRequest(
-            f"cannot look for so many stop sequences: at most {MAX_STOPS}, with {MAX_STOP_TEXT} "
-            "characters in total"
+            f"too many stop sequences: at most {MAX_STOPS}, with {MAX_STOP_TEXT} characters in "
+            "total"
         )
 
 

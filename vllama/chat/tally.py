@@ -12,7 +12,7 @@ from vllama.chat.request import Usage
 
 CACHED = ("prompt_tokens_details", "cached_tokens")
 _THOUGHT = ("completion_tokens_details", "reasoning_tokens")
-CUT_SHORT = "the engine ended the stream before the answer was complete"
+CUT_SHORT = "the engine ended the stream early"
 
 
 class Tally:

@@ -157,9 +157,9 @@ class Client:
                         raise
                     case TimeoutError():
                         raise ServerUnreachable(
-                            f"cannot use {self.url}: it does not answer within {limit_s:g} s",
-                            hint="its process may be stopped or overloaded; see which one has the "
-                            "port: ss -ltnp",
+                            f"cannot use {self.url}: no response within {limit_s:g} s",
+                            hint="its process may be stopped or overloaded; find the process on "
+                            "the port: ss -ltnp",
                         ) from error
                     case ConnectionError():
                         fault = "it closes the connection"
@@ -168,7 +168,7 @@ class Client:
         if fault:
             raise ServerUnreachable(
                 f"cannot use {self.url}: it is not a vllama or Ollama server; {fault}",
-                hint="find out which program uses that port; OLLAMA_HOST sets the server's address "
+                hint="check which program uses that port; OLLAMA_HOST sets the server's address "
                 "(https://… for TLS)",
             )
 
@@ -192,13 +192,13 @@ class Client:
             raise VllamaError(f'cannot use the address "{self.url}": {error}') from error
         except RemoteDisconnected as error:
             raise VllamaError(
-                f"the server at {self.url} ended the connection without an answer",
-                hint="see whether it still runs, and whether it wants https: OLLAMA_HOST=https://…",
+                f"the server at {self.url} closed the connection without a response",
+                hint="check that it is running; if it needs https: OLLAMA_HOST=https://…",
             ) from error
         except (HTTPException, OSError) as error:
             raise VllamaError(
-                f"the server at {self.url} ended the answer early",
-                hint="see whether it still runs: vllama ps",
+                f"the response of the server at {self.url} ended early",
+                hint="check that it is running: vllama ps",
             ) from error
 
 
@@ -230,12 +230,12 @@ def _unreachable(url: str, reason: object) -> ServerUnreachable:
             f"could not connect to a vllama server at {url}", hint="run 'vllama serve' to start it"
         )
     if isinstance(reason, TimeoutError):
-        cause = f"no answer within {CONNECT_TIMEOUT_S:g} s"
+        cause = f"no response within {CONNECT_TIMEOUT_S:g} s"
     else:
         cause = describe_connection_error(reason) if isinstance(reason, OSError) else str(reason)
     return ServerUnreachable(
         f"could not connect to a vllama server at {url}: {cause}",
-        hint="check OLLAMA_HOST, and whether the server there listens for other machines "
+        hint="check OLLAMA_HOST, and whether that server accepts remote connections "
         "(vllama serve --host 0.0.0.0)",
     )
 
@@ -245,13 +245,13 @@ def _make_tls_error(url: str, error: SSLError) -> ServerUnreachable:
     if isinstance(error, SSLCertVerificationError):
         return ServerUnreachable(
             f"cannot trust the server at {url}: {error.verify_message}",
-            hint="name the certificate that vouches for it: SSL_CERT_FILE=FILE; the certificate "
+            hint="specify a trusted certificate: SSL_CERT_FILE=FILE; the certificate "
             "must be made for the name in OLLAMA_HOST",
         )
     reason = (error.reason or "handshake failed").replace("_", " ").lower()
     return ServerUnreachable(
-        f"cannot talk to {url} by TLS: {reason}",
-        hint="if that server speaks plain http, say so: OLLAMA_HOST=http://…",
+        f"cannot connect to {url} with TLS: {reason}",
+        hint="if that server uses plain HTTP: OLLAMA_HOST=http://…",
     )
 
 
@@ -292,7 +292,7 @@ def _chunks(answer: HTTPResponse) -> Iterator[bytes]:
     while chunk := answer.read1(READ_BYTES):
         yield chunk
     if answer.length:  # which `read1` does not report
-        raise HTTPException("the answer is cut")
+        raise HTTPException("the response is truncated")
 
 
 def _split(chunks: Iterator[bytes]) -> Iterator[bytes]:
@@ -310,7 +310,7 @@ def _object(line: bytes) -> Reply:
     value = _parse(line)
     if not isinstance(value, dict):
         raise VllamaError(
-            "the server's answer is no Ollama API",
+            "the server does not speak Ollama's API",
             hint="check OLLAMA_HOST, or the host and port in the config file",
         )
     if "error" in value:
@@ -325,7 +325,7 @@ def _refusal(status: int, content: bytes, body: Mapping[str, object] | None) -> 
     if isinstance(value, dict) and "error" in value:
         text, hint = _split_error(value)
     else:  # that of a proxy, a page perhaps
-        text = f"the server refused: status {status}"
+        text = f"the server rejected the request: status {status}"
     name = str((body or {}).get("model", ""))
     if text == INVALID_NAME:  # Ollama's text, which clients match, does not say what is wrong
         return _explain_name(name)
@@ -357,7 +357,7 @@ def _explain_name(name: str) -> VllamaError:
         return InvalidModelRef(f"invalid model name '{name}'", hint=error.hint)
     if path is None:
         return InvalidModelRef(f"invalid model name '{name}'")
-    hint = "name a .gguf file, or a folder with config.json and *.safetensors"
+    hint = "specify a .gguf file, or a folder with config.json and *.safetensors"
     if not path.exists():
-        hint = "there is no such file or folder"
+        hint = "no such file or folder"
     return InvalidModelRef(f"cannot find a model at '{path}'", hint=hint)

@@ -10,10 +10,10 @@ from textwrap import fill
 
 GROUPS = {
     "Commands": {
-        "serve": "Start the server, and load a model if one is named.",
+        "serve": "Start the server, and optionally load a model.",
         "run": "Prompt a model once, or chat with it.",
         "pull": "Download a model, or resume an interrupted download.",
-        "list": "List the models on this machine.",
+        "list": "List installed models.",
         "ps": "List loaded models, or running requests.",
         "stop": "Unload a model, or stop a request; the server keeps running.",
         "batch": "Run a batch file when the server is idle, or list batches.",
@@ -22,24 +22,24 @@ GROUPS = {
     },
     "Models": {
         "recommend": "Recommend models that suit this machine.",
-        "plan": "Show how serve would load a model, and why.",
+        "plan": "Show the plan for loading a model, and the reasons.",
         "show": "Show the details of a model.",
         "create": "Create a model from another one, with its own defaults.",
         "convert": "Convert safetensors to GGUF, or quantize a GGUF.",
         "cp": "Copy a model to a new name; the files are shared.",
         "rm": "Unload and remove models.",
-        "inspect": "Collect the residual stream of a model for a prompt.",
+        "inspect": "Collect the residual stream of a prompt.",
         "cache": "List or remove conversations stored on disk.",
     },
     "Watch": {
-        "events": "Stream the events of the server.",
+        "events": "Stream server events.",
         "usage": "Show requests, tokens and time by key, model and day.",
         "requests": "List the captured requests, or show one.",
     },
     "Operate": {
         "launch": "Configure a tool to use this server, and start it.",
         "doctor": "Find problems that keep models from running.",
-        "config": "Show settings and their sources; edit the config file or print its schema.",
+        "config": "Show settings and their sources, edit the config file, or print its schema.",
         "nodes": "List, drain or undrain the nodes of a cluster.",
         "keys": "List, add, change, rotate, revoke or remove API keys.",
         "service": "Install, show or remove the vllama service.",
@@ -51,10 +51,10 @@ GROUPS = {
     },
 }
 HIDDEN = {
-    "push": "Upload a model: not possible from here.",
-    "signin": "Sign in to ollama.com: not needed here.",
+    "push": "Upload a model (not supported).",
+    "signin": "Sign in to ollama.com (not needed).",
     "signout": "Sign out of ollama.com.",
-    "completion": "Print a script that completes commands in a shell.",
+    "completion": "Print a shell completion script.",
 }
 ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout"}
 
@@ -91,20 +91,20 @@ Options:
 """
 EXAMPLES = {
     "vllama serve --model smollm2:135m": "start the server and load a model",
-    'vllama run smollm2:135m "Why?"': "ask it, from another terminal",
+    'vllama run smollm2:135m "Why?"': "prompt it, from another terminal",
     "vllama pull Qwen/Qwen3-0.6B": "download a model from the Hugging Face hub",
-    "vllama launch codex": "use a coding agent with a model of your own",
-    "vllama list": "list the models here",
+    "vllama launch codex": "use a coding agent with your own model",
+    "vllama list": "list installed models",
 }
 EXIT_CODES = {
-    "1": "the command failed; the error says why",
-    "2": "the command line or a setting is wrong",
-    "3": "nothing here can serve the model, or a check has failed",
-    "4": "another program listens on the port",
+    "1": "the command failed; see the error message",
+    "2": "the command line or a setting is invalid",
+    "3": "no engine can serve the model, or a check failed",
+    "4": "the port is in use",
     "130": "interrupted by Ctrl-C",
 }
 MORE = (
-    "'vllama COMMAND --help' says more about a command. OLLAMA_HOST is the server's address.",
+    "For help on a command, run 'vllama COMMAND --help'. OLLAMA_HOST sets the server's address.",
     "'vllama completion bash' (zsh, fish) prints a script that completes commands, models and "
     "engines.",
 )

@@ -41,7 +41,7 @@ def connect(settings: Config | None = None) -> Client:
 def local_library(settings: Config) -> Library:
     """Open the models on this disk; note it if the server is on another machine."""
     if not is_loopback(settings.host) and settings.host not in ("0.0.0.0", "::"):
-        say_aside(f"these are the models of this machine, not of {settings.url}")
+        say_aside(f"these are this machine's models, not those of {settings.url}")
     config.prepare_environment()
     from vllama.models.library import open_library
 
@@ -71,7 +71,7 @@ def change_models(settings: Config) -> Iterator[list[str]]:
         except BadRequest as error:
             refusals.append(error)
         except (VllamaError, OSError):
-            say_aside(f"the server at {server.url} does not respond: going on without it")
+            say_aside(f"the server at {server.url} does not respond: continuing without it")
             continue
         running.append(server)
     if refusals and len(refusals) == len(running):

@@ -50,7 +50,7 @@ def measure_shown(offers: Sequence[Offer]) -> list[Offer]:
     from vllama.engines.install import measure_offer
 
     with open_display() as display:
-        display(PullEvent(status="asking the package index for sizes"))
+        display(PullEvent(status="querying the package index for sizes"))
         return [measure_offer(each) for each in offers]
 
 

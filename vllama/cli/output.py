@@ -150,7 +150,7 @@ def ask(question: str, default: str) -> str:
         raise KeyboardInterrupt from None
 
 
-def require_agreement(question: str, *, yes: bool, cannot: str = "cannot ask") -> None:
+def require_agreement(question: str, *, yes: bool, cannot: str = "cannot confirm") -> None:
     """Return if the user agrees. Raises Exit if not, ConfigError if nobody can be asked."""
     import typer
 
@@ -159,7 +159,7 @@ def require_agreement(question: str, *, yes: bool, cannot: str = "cannot ask") -
     if yes:
         return
     if not can_ask():
-        raise ConfigError(f"{cannot}: nobody is at the terminal", hint="agree with --yes")
+        raise ConfigError(f"{cannot}: stdin is not a terminal", hint="pass --yes")
     if not confirm(question):
         say_aside("nothing was changed")
         raise typer.Exit(1)
@@ -178,4 +178,4 @@ def confirm(question: str) -> bool:
                 return True
             case "n" | "no":
                 return False
-        say_aside("type y or n")
+        say_aside("enter y or n")

@@ -199,7 +199,7 @@ class LogReporter:
 
     def log_bug(self) -> None:
         """Log the exception that is being handled; Python itself prints it, at the very end."""
-        log.critical("ended by an error that was not expected", exc_info=True, extra=SHOWN)
+        log.critical("unexpected error; the server has stopped", exc_info=True, extra=SHOWN)
 
     def _say(self, speak: Callable[[Reporter], None]) -> None:
         if self._terminal is not None:

@@ -128,7 +128,7 @@ class Run:
 
     def find_server(self) -> str:
         """Return the address of a running server; it stays until `leave`. Raises VllamaError."""
-        waiting = Waiting("looking for a server")
+        waiting = Waiting("connecting to a server")
         try:
             self._used.lock(LOCK_SH)  # a server that is about to end holds it
             with LockFile(find_lock(self._settings, "server")) as server:
@@ -150,7 +150,7 @@ class Run:
         if self._shares:
             address, pid, *_ = self._used.read()
             self._used.write(address, pid, KEEP)
-            say_aside(f"the server goes on at {address}; this ends it: kill {pid}")
+            say_aside(f"the server keeps running at {address}; to stop it: kill {pid}")
 
     def leave(self) -> None:
         """Stop using the server; wait for its end, unless others turn out to use it."""

@@ -36,7 +36,7 @@ def parse_address(text: str) -> Address:
         scheme, _, rest = rest.partition("://")
         scheme = scheme.lower()
         if scheme not in SCHEME_PORTS:
-            raise ValueError(f'no such scheme: "{scheme}"')
+            raise ValueError(f'unknown scheme: "{scheme}"')
     rest = rest.partition("/")[0]
     host, port_text = _split(rest)
     port, bad_port = SCHEME_PORTS.get(scheme or ""), None

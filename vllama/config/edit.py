@@ -11,7 +11,7 @@ from vllama.base.errors import ConfigError
 from vllama.config.load import load
 
 NEW_FILE = """\
-# Settings of vllama, one a line: key = value. See 'vllama config' for all of them.
+# vllama settings, one per line: key = value. See 'vllama config' for all of them.
 """
 
 
@@ -42,7 +42,7 @@ def save_text(
                 )
             draft.replace(path)
     except ConfigError as error:
-        hint = f'what you wrote is in "{draft}": open the file again and add it there'
+        hint = f'your edit is saved in "{draft}": open the file again and add it there'
         message = error.message if keep else error.message.replace(str(draft), str(path))
         raise ConfigError(message, hint=hint if keep else None) from None
     finally:

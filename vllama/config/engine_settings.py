@@ -50,11 +50,11 @@ class EngineSettings:
         "CPU threads per engine", example="8", flag=True, effect=LOAD, remote=True
     )
     keep_alive_s: kinds.Duration = setting(
-        "how long an idle model stays loaded; negative: forever", 300.0, flag=True,
+        "time to keep an idle model loaded; negative: forever", 300.0, flag=True,
         foreign="OLLAMA_KEEP_ALIVE", remote=True,
     )  # fmt: skip
     load_timeout_s: kinds.Timeout = setting(
-        "how long a load may make no progress; 0: no limit", 300.0, flag=True,
+        "time limit for a load without progress; 0: no limit", 300.0, flag=True,
         foreign="OLLAMA_LOAD_TIMEOUT", effect=LOAD, remote=True,
     )  # fmt: skip
     num_parallel: kinds.AutoOrZero[kinds.Count] = setting(
@@ -70,14 +70,14 @@ class EngineSettings:
         foreign="OLLAMA_MAX_QUEUE", remote=True,
     )  # fmt: skip
     replicas: Replicas = setting(
-        "processes per model, which share its requests", 1, example="2", flag=True, effect=RESTART
+        "processes per model that share its requests", 1, example="2", flag=True, effect=RESTART
     )
     hang_timeout_s: kinds.Timeout = setting(
         "silence during a response after which an engine is restarted; 0: never", 30.0, flag=True,
         remote=True,
     )  # fmt: skip
     first_token_timeout_s: kinds.Timeout = setting(
-        "time limit for the first token, for each 8192 tokens of context; 0: no limit", 600.0,
+        "time limit for the first token, per 8192 tokens of context; 0: no limit", 600.0,
         flag=True, remote=True,
     )  # fmt: skip
     early_head_s: kinds.Timeout = setting(
@@ -89,7 +89,7 @@ class EngineSettings:
         effect=RESTART,
     )  # fmt: skip
     resume: Annotated[int, kinds.number(0, 10)] = setting(
-        "how often a response resumes after its engine crashes; 0: never", 2, flag=True, remote=True
+        "maximum resumes of a response after engine crashes; 0: never", 2, flag=True, remote=True
     )
     models: Models = setting(
         'settings of models, by name or pattern: tables [models."NAME"]', (),
@@ -119,7 +119,7 @@ class EngineSettings:
         effect=RESTART,
     )  # fmt: skip
     engine_paths: EnginePaths = setting(
-        "paths of engines: the folder of an environment, or a program", (),
+        "paths of engines: an environment's folder, or a program", (),
         example="llama-server=/opt/llama/llama-server", effect=RESTART,
     )  # fmt: skip
     engine_args: Arguments = setting(

@@ -164,7 +164,7 @@ class _Loader:
                 if hidden:
                     continue
                 if not (setting.is_switch or setting.field == "flash_attention"):
-                    self.notes.append(f"{error.message}; it is left out")
+                    self.notes.append(f"{error.message}; ignored")
                     continue
                 value = True  # Ollama's booleans: whatever cannot be read counts as true
             if isinstance(value, Address):
@@ -186,7 +186,7 @@ class _Loader:
     def _make_empty_error(setting: Setting, given: _Given) -> ConfigError:
         return ConfigError(
             f"cannot use an empty {setting.key} from {given.place((setting.key,))}",
-            hint="remove it to run without a key, or write the key",
+            hint="remove it to run without a key, or set a key",
         )
 
     def _take_address(self, parts: Address, source: _Given) -> None:
@@ -194,7 +194,7 @@ class _Loader:
         if parts.bad_port is not None:  # of Ollama's variable
             port = parts.port or BY_FIELD["port"].default
             self.notes.append(
-                f'no such port: "{parts.bad_port}" in {source.origin}; {port} is used instead'
+                f'invalid port "{parts.bad_port}" in {source.origin}; using port {port} instead'
             )
         for field in ("scheme", "host", "port"):
             if (part := getattr(parts, field)) is not None:
@@ -229,7 +229,7 @@ class _Loader:
         if fault := explain_unsendable(self.values["hf_token"] or ""):
             where = self.sources["hf_token"]
             self.notes.append(
-                f"cannot send the hub's token from {where}: {fault}; public models do without it"
+                f"cannot send the hub's token from {where}: {fault}; only public models work"
             )
             self.values["hf_token"] = ""  # None would let huggingface_hub find it again
         self._set("data_dir", default_data_dir())
@@ -250,7 +250,7 @@ class _Loader:
         except FileNotFoundError:
             pass
         except OSError:
-            self.notes.append(f'cannot read the hub\'s token in "{path}"; it is left out')
+            self.notes.append(f'cannot read the hub\'s token in "{path}"; ignored')
         return None, ""
 
     def read_secrets(self, *, serves: bool) -> None:
@@ -262,7 +262,7 @@ class _Loader:
         elif key:
             raise ConfigError(
                 f'cannot use tls_key "{key}" alone',
-                hint="name its certificate too: --tls-cert FILE",
+                hint="set the certificate too: --tls-cert FILE",
             )
         if keys:
             values["api_key"] = (*values.get("api_key", ()), *read_keys(keys))
@@ -285,7 +285,7 @@ class _Loader:
 
     def _with_key(self, upstream: UpstreamSettings) -> UpstreamSettings:
         """Return an upstream with the key that a variable or a file has."""
-        where = f"cannot find the key of the upstream {upstream.name}"
+        where = f"no key for the upstream {upstream.name}"
         if name := upstream.key_env:
             if not (key := _trim(self._environ, name)):
                 raise ConfigError(f"{where}: the variable {name} is not set")
@@ -308,7 +308,7 @@ class _Loader:
             named.append((field, folder, folder if field == "lmstudio_dir" else drive))
         for field, folder, place in named:
             if not os.path.exists(place):  # noqa: PTH110 - Path.exists may raise
-                reason = "there is no such file or folder"
+                reason = "no such file or folder"
                 yield f"cannot look for models in '{folder}' ({field}): {reason}"
 
     def _set(self, field: str, value: object, origin: str = "", rank: float = math.inf) -> None:
@@ -346,7 +346,7 @@ class _Loader:
                 f"cannot use {what} from {source.place((setting.key,))}: {error}",
                 hint=f'did you mean [{ELSEWHERE[setting.key]}."NAME"]?'
                 if isinstance(value, Mapping) and setting.key in ELSEWHERE
-                else f"write it like {setting.example} ({setting.help})",
+                else f"use the form {setting.example} ({setting.help})",
             ) from None
 
 
@@ -358,7 +358,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
     except OSError as error:
         if not wanted:
             return _File(path=None, entries={}, text="")
-        reason = error.strerror or "it cannot be read"
+        reason = error.strerror or "unreadable"
         raise ConfigError(f'cannot read the config file "{path}": {reason}') from None
     import tomllib
 
@@ -368,7 +368,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(
             f'cannot read the config file "{path}": {error}',
-            hint="write lines such as: context_length = 8192",
+            hint="use lines such as: context_length = 8192",
         ) from None
     read = _File(path=path, entries=entries, text=text)
     known = [setting.key for setting in SETTINGS]
@@ -376,7 +376,7 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
         if key not in known and not is_removed(key):
             where = read.place((key,))
             raise ConfigError(
-                f'cannot use "{key}" in {where}: no such setting', hint=suggest_setting(key, known)
+                f'cannot use "{key}" in {where}: not a setting', hint=suggest_setting(key, known)
             )
     return read
 
@@ -404,4 +404,4 @@ def _unknown_variables(environ: Mapping[str, str], known: Collection[str]) -> It
             # the prefix that all share says nothing
             bare = name.removeprefix(ENV_PREFIX)
             near = find_similar(ELSEWHERE.get(bare.lower(), bare), own)
-            yield f"{name} is no setting" + (f"; did you mean {own[near[0]]}?" if near else "")
+            yield f"{name} is not a setting" + (f"; did you mean {own[near[0]]}?" if near else "")

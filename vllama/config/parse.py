@@ -48,7 +48,7 @@ def read_registry(text: str) -> str:
     host = read_text(text).lower().partition("://")[2] or text.lower()
     host = host.rstrip("/")
     if not re.fullmatch(r"(?:[a-z0-9_.-]+|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", host):
-        raise ValueError("not a host, or a host and its port")
+        raise ValueError("not a host, or a host and port")
     return host
 
 
@@ -113,7 +113,7 @@ def read_host(text: str) -> address.Address:
     """Accept an address with or without a port; a wrong port is an error here."""
     parts = address.parse_address(read_text(text))
     if parts.bad_port is not None:
-        raise ValueError(f'no such port: "{parts.bad_port}"')
+        raise ValueError(f'invalid port: "{parts.bad_port}"')
     return parts
 
 
@@ -141,8 +141,8 @@ def read_models(value: object) -> tuple[tuple[str, ModelSettings], ...]:
         given = read_fields(("models", name), table, MODEL_FIELDS)
         for key in ("aliases", "preload"):
             if given.get(key) and is_pattern(name):
-                hint = "write it into the table of one model"
-                raise TableError(("models", name, key), "a pattern stands for several models", hint)
+                hint = "set it in the table of one model"
+                raise TableError(("models", name, key), "a pattern matches several models", hint)
         found.append((name, ModelSettings(**given)))
     _check_aliases(found)
     _check_fallbacks(found)
@@ -165,8 +165,8 @@ def read_upstreams(value: object) -> tuple[UpstreamSettings, ...]:
             raise TableError(path, "it has no url", hint='add: url = "http://host:port"')
         ways = [key for key in ("key", "key_env", "key_file") if key in given]
         if len(ways) > 1:
-            hint = f"leave out {ways[0]}"
-            raise TableError((*path, ways[1]), "its key is given twice", hint=hint)
+            hint = f"remove {ways[0]}"
+            raise TableError((*path, ways[1]), "it has two keys", hint=hint)
         found.append(UpstreamSettings(name=name, **given))
     return tuple(found)
 
@@ -200,12 +200,12 @@ def _check_aliases(tables: Iterable[tuple[str, ModelSettings]]) -> None:
         for alias in settings.aliases or ():
             own = list_spellings(alias)
             if own & names and not own & list_spellings(name):
-                hint = "take it out here, or rename that table"
-                raise TableError(path, f"'{alias}' has a table of its own", hint)
+                hint = "remove it here, or rename that table"
+                raise TableError(path, f"'{alias}' has its own table", hint)
             owner = next((owners[each] for each in own if each in owners), name)
             if owner != name:
-                hint = "take it out of one of them"
-                raise TableError(path, f"'{alias}' is an alias of '{owner}' already", hint)
+                hint = "remove it from one of them"
+                raise TableError(path, f"'{alias}' is already an alias of '{owner}'", hint)
             owners |= dict.fromkeys(own, name)
 
 
@@ -215,7 +215,7 @@ def _check_fallbacks(tables: Iterable[tuple[str, ModelSettings]]) -> None:
         own = {form for each in (name, *(settings.aliases or ())) for form in list_spellings(each)}
         for link in settings.fallback or ():
             if own & list_spellings(link):
-                path, hint = ("models", name, "fallback"), "take it out: the model is tried first"
+                path, hint = ("models", name, "fallback"), "remove it: the model is tried first"
                 raise TableError(path, f"'{link}' is the model itself", hint)
 
 

@@ -18,24 +18,24 @@ RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the se
 RANKS = "a GGUF has rpc; start vLLM across machines by its own launcher, and add '--upstream URL'"
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
 BISECT = "replay a request with each: 'vllama replay ID --engine NAME --set KEY=VALUE'"
-DRAFT_AUTO = 'name the model: draft = "qwen3:0.6b"'
-HELM = "write the chart's own values; see deploy/helm/vllama/values.yaml"
+DRAFT_AUTO = 'specify the model: draft = "qwen3:0.6b"'
+HELM = "use the chart's own values; see deploy/helm/vllama/values.yaml"
 MACHINE = "run 'vllama plan' on the machine itself"
-SEARCH = "let the app search the web; /api/web_search answers that it is unavailable here"
-TRAITS = 'write [upstreams.NAME] with url and traits, or [models."NAME"] traits for one model'
-WRITES = "the cache writes at most 50 GB a day"
+SEARCH = "let the app search the web; /api/web_search is not available here"
+TRAITS = 'use [upstreams.NAME] with url and traits, or [models."NAME"] traits for one model'
+WRITES = "the cache writes at most 50 GB per day"
 
 COMMANDS = {
     "bisect": BISECT,
     "export": BACKUP,
-    "import": f"{BACKUP}; unpack an archive of 'vllama export' with tar as well",
+    "import": f"{BACKUP}; unpack an archive of 'vllama export' with tar too",
     "join": RAY,
-    "vectors": "pass the file: 'vllama inspect MODEL PROMPT --steer FILE@15=0.3'",
+    "vectors": "use a file: 'vllama inspect MODEL PROMPT --steer FILE@15=0.3'",
 }
 
 OPTIONS = {
     ("plan", "--helm-values"): HELM,
-    ("plan", "--for-nodes"): "run 'vllama plan --nodes' beside the head of a cluster",
+    ("plan", "--for-nodes"): "run 'vllama plan --nodes' on the head of a cluster",
     ("plan", "--gpus-per-node"): MACHINE,
     ("plan", "--gpu-memory"): MACHINE,
     ("serve", "--cache-disk-writes-per-day"): WRITES,
@@ -49,12 +49,12 @@ OPTIONS = {
 """Options and actions by command; typing one is an error."""
 
 SETTINGS = {
-    "batch_files_per_key": "one key may use a quarter of batch_files",
+    "batch_files_per_key": "each key can use a quarter of batch_files",
     "cache_disk_writes_per_day": WRITES,
     "cluster": RAY,
     "debug_log_requests": "set capture = 100 and see 'vllama requests'",
-    "max_answer_size": "a response that is not streamed may have 128 MiB",
-    "node_weights": "the head chooses by load",
+    "max_answer_size": "the limit for a response without streaming is 128 MiB",
+    "node_weights": "the head chooses nodes by load",
     "ray_address": RAY,
     "releases_url": "set the variable VLLAMA_RELEASES_URL",
     "searxng": SEARCH,
@@ -153,7 +153,7 @@ def renew(kind: str, tables: Any, place: Place) -> Iterator[str]:
                 elif new := RENAMED_FIELDS.get(key):
                     fields.setdefault(new, fields.pop(key))
                     where = f"{write_keys((*path, key))} from {place((*path, key))}"
-                    yield f"{where} is called {new} now"
+                    yield f"{where} is now called {new}"
 
 
 def _get_traits(table: Any) -> Any:

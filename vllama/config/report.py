@@ -29,28 +29,26 @@ _CREDENTIALS = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 
 
 class SettingRow(Struct, frozen=True, kw_only=True):
-    """A setting in effect."""
+    """A setting with its value."""
 
-    key: Annotated[str, says("the key in the config file")]
-    text: Annotated[str, says("the value; a secret is not shown")]
-    source: Annotated[str, says("where the value comes from")]
-    default: Annotated[str, says("the default")]
-    help: Annotated[str, says("what the setting means")]
-    effect: Annotated[
-        Effect, says("when a change of the config file takes effect, once it is read again")
-    ]
-    needs_restart: Annotated[bool, says("whether a change needs a restart")]
-    group: Annotated[str, says("what the setting is about")]
-    changeable: Annotated[bool, says("whether `PATCH /api/config` may change it here and now")]
-    schema: Annotated[Mapping[str, Any], says("its values, as JSON Schema")]
+    key: Annotated[str, says("key in the config file")]
+    text: Annotated[str, says("current value; secrets are hidden")]
+    source: Annotated[str, says("source of the value")]
+    default: Annotated[str, says("default value")]
+    help: Annotated[str, says("description")]
+    effect: Annotated[Effect, says("time when a change of the config file takes effect")]
+    needs_restart: Annotated[bool, says("true if a change needs a restart")]
+    group: Annotated[str, says("topic of the setting")]
+    changeable: Annotated[bool, says("true if `PATCH /api/config` may change it")]
+    schema: Annotated[Mapping[str, Any], says("JSON Schema of its values")]
 
 
 class Settings(Struct, frozen=True):
     """The settings in effect, and the config file."""
 
-    file: Annotated[str, says("the config file, empty if there is none")]
-    refused: Annotated[str, says("why the file as it is now is not in effect, empty if it is")]
-    settings: Annotated[list[SettingRow], says("every setting")]
+    file: Annotated[str, says("path of the config file; empty without one")]
+    refused: Annotated[str, says("reason why the config file is not in effect; empty if it is")]
+    settings: Annotated[list[SettingRow], says("all settings")]
 
 
 def report_settings(config: Config, refused: str = "") -> Settings:
@@ -124,7 +122,7 @@ def compare_settings(old: Config, new: Config, *, named_keys: bool = False) -> C
     if old.config_file is not None and new.config_file is None:
         raise ConfigError(
             f'cannot read the config file "{old.config_file}": it no longer exists',
-            hint="put it back, or restart the server to run without it",
+            hint="restore it, or restart the server to run without it",
         )
     opens = bool(old.api_key) and not new.api_key and not named_keys
     kept = KEPT | KEYS if opens else KEPT
@@ -153,7 +151,7 @@ def _list_changes(old: Config, new: Config) -> Iterator[tuple[str, Effect, str]]
         )
         differing = [key for key in {**before, **after} if before.get(key) != after.get(key)]
         if not differing:
-            yield setting.field, setting.effect, f"{setting.key} (another order)"
+            yield setting.field, setting.effect, f"{setting.key} (different order)"
         for key in differing:
             *_, was, effect = before.get(key, (key, None, "none", setting.effect))
             *_, now, effect = after.get(key, (key, None, "none", effect))
@@ -173,4 +171,4 @@ def file_schema() -> dict[str, Any]:
         described["examples"] = [json.loads(setting.example) if is_literal else setting.example]
         if default not in (None, ()):
             described["default"] = setting.default_text if isinstance(default, float) else default
-    return {"$schema": DIALECT, "title": "Settings of vllama", **schema}
+    return {"$schema": DIALECT, "title": "vllama settings", **schema}

@@ -21,13 +21,13 @@ def read_keys(path: Path) -> tuple[str, ...]:
     try:
         lines = path.read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(
-            f'cannot read the keys in "{path}": {reason}', hint="write one key a line"
+            f'cannot read the keys in "{path}": {reason}', hint="use one key per line"
         ) from None
     keys = tuple(_keys_in(path, lines))
     if not keys:
-        raise ConfigError(f'cannot use "{path}": it has no key', hint="write one key a line")
+        raise ConfigError(f'cannot use "{path}": it has no key', hint="use one key per line")
     return keys
 
 
@@ -41,7 +41,7 @@ def _keys_in(path: Path, lines: list[str]) -> Iterator[str]:
         except ValueError as error:
             raise ConfigError(
                 f'cannot use the key in line {number} of "{path}": {error}',
-                hint="write one key a line",
+                hint="use one key per line",
             ) from None
 
 
@@ -50,10 +50,10 @@ def explain_unsendable(token: str) -> str | None:
     bad = next((sign for sign in token if not "!" <= sign <= "~"), None)
     if bad is None:
         return None
-    known = {"\n": "it has several lines", "\ufeff": "it begins with a byte-order mark"}
+    known = {"\n": "it contains a line break", "\ufeff": "it starts with a byte-order mark"}
     if "\0" in token or "\udc80" <= bad <= "\udcff":  # bytes read with surrogateescape
-        return "it is no UTF-8 text, but UTF-16" if "\0" in token else "it is no UTF-8 text"
-    return known.get(bad, f"it has the character U+{ord(bad):04X}")
+        return "it is UTF-16, not UTF-8" if "\0" in token else "it is not UTF-8 text"
+    return known.get(bad, f"it contains the character U+{ord(bad):04X}")
 
 
 def open_to_others(path: Path) -> str | None:
@@ -64,7 +64,7 @@ def open_to_others(path: Path) -> str | None:
         return None
     if not mode & _FOR_OTHERS:
         return None
-    return f'every user of this machine can read the secret in "{path}"; run: chmod 600 {path}'
+    return f'other users of this machine can read the secret in "{path}"; run: chmod 600 {path}'
 
 
 MASK = "***"

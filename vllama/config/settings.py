@@ -48,22 +48,22 @@ class ServerSettings:
         "grace period for running responses when the server stops", 10.0, effect=RESTART
     )
     shutdown_delay_s: kinds.Duration = setting(
-        "how long a stopping server accepts requests while /readyz fails", 0.0, example="10s",
+        "time a stopping server accepts requests while /readyz fails", 0.0, example="10s",
         effect=RESTART,
     )  # fmt: skip
     max_buffer_size_bytes: kinds.Size = setting(
         "memory limit for request bodies and unread responses", 512 * 1024 * 1024, effect=RESTART
     )
     origins: tuple[kinds.Url, ...] = setting(
-        "additional origins that browsers may send requests from", (),
+        "additional origins allowed for browser requests", (),
         example="https://chat.example", foreign="OLLAMA_ORIGINS",
     )  # fmt: skip
     api_key: tuple[kinds.Key, ...] = setting(
-        "API keys that requests must send; api_key_file hides them from other users", (),
+        "API keys that clients must send; api_key_file hides them from other users", (),
         example="sk-1234", flag=True, secret=True,
     )  # fmt: skip
     api_key_file: kinds.File | None = setting(
-        "file with API keys, one per line; SIGHUP reads it again", example="/etc/vllama/keys",
+        "file with API keys, one per line; reloaded on SIGHUP", example="/etc/vllama/keys",
         flag=True,
     )  # fmt: skip
     require_keys: bool = setting(
@@ -78,15 +78,15 @@ class ServerSettings:
     )  # fmt: skip
     currency: kinds.Name = setting("currency of prices and budgets", "USD", example="EUR")
     client_key: kinds.Key | None = setting(
-        "API key that commands send; default: the first api_key", example="sk-1234",
+        "API key sent by commands; default: the first api_key", example="sk-1234",
         foreign="OLLAMA_API_KEY", secret=True, effect=COMMANDS,
     )  # fmt: skip
     tls_cert: kinds.File | None = setting(
-        "TLS certificate chain (PEM) for https; SIGHUP reloads it", example="/etc/vllama/cert.pem",
+        "TLS certificate chain (PEM) for https; reloaded on SIGHUP", example="/etc/vllama/cert.pem",
         flag=True, effect=RESTART,
     )  # fmt: skip
     tls_key: kinds.File | None = setting(
-        "private key (PEM), if it is not in the file of the certificate",
+        "private key (PEM), if not in the certificate file",
         example="/etc/vllama/key.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     read_only: bool = setting(
@@ -121,7 +121,7 @@ class SourceSettings:
         example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(
-        "file with the key that the servers of a cluster share (vllama nodes key)",
+        "file with the key shared by the servers of a cluster (vllama nodes key)",
         example="/etc/vllama/node.key", flag=True, effect=RESTART,
     )  # fmt: skip
     node_certs: kinds.File | None = setting(
@@ -129,11 +129,11 @@ class SourceSettings:
         example="/etc/vllama/nodes.pem", flag=True, effect=RESTART,
     )  # fmt: skip
     no_local: bool = setting(
-        "forward to the nodes only; start no engine on this machine", False, flag=True,
+        "forward to nodes only; start no engine on this machine", False, flag=True,
         effect=RESTART,
     )  # fmt: skip
     allow_registry: tuple[Registry, ...] = setting(
-        "only hosts that models may be pulled from, such as huggingface.co", (),
+        "only hosts allowed for pulls, such as huggingface.co", (),
         example="huggingface.co", flag=True,
     )  # fmt: skip
     models_file: kinds.File | None = setting(
@@ -141,21 +141,21 @@ class SourceSettings:
         example="/etc/vllama/models", flag=True,
     )  # fmt: skip
     max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
-        "largest file to upload or pull; 0: no limit", example="20GB", flag=True
+        "maximum size of a file to upload or pull; 0: no limit", example="20GB", flag=True
     )
     folders: Folders = setting("folders with your own model files", (), example="~/models")
     aliases: Aliases = setting(
         "additional names for models", (), example="mine=hf.co/org/repo:Q4_K_M"
     )
     models_dir: kinds.Folder = setting(
-        "Ollama's model store, which vllama reads and pulls into", example="~/.ollama/models",
+        "Ollama's model store, for reading and pulling", example="~/.ollama/models",
         factory=default_models_dir, foreign="OLLAMA_MODELS",
     )  # fmt: skip
     ollama_registry: kinds.Url | None = setting(
         "Ollama registry for library names, instead of the hub", example="https://registry.example"
     )
     lmstudio_dir: kinds.Folder | None = setting(
-        "LM Studio's folder of models, read in place", example="~/.lmstudio/models"
+        "LM Studio's model folder, read in place", example="~/.lmstudio/models"
     )
     hf_cache_dir: kinds.Folder = setting(
         "cache of the Hugging Face hub", example="~/.cache/huggingface/hub",
@@ -179,7 +179,7 @@ class OutputSettings:
     """The part of `Config` that says where to write, and how much."""
 
     data_dir: kinds.Folder = setting(
-        "folder for everything that vllama writes", example="~/.local/share/vllama",
+        "folder for all data written by vllama", example="~/.local/share/vllama",
         factory=default_data_dir, effect=RESTART,
     )  # fmt: skip
     log_dir: kinds.Folder = setting(

@@ -48,40 +48,40 @@ _ANTHROPIC_TYPES = {
 
 
 class OllamaError(Struct, omit_defaults=True):
-    """Error: the problem, and the remedy."""
+    """An error message, with a hint."""
 
-    error: Annotated[str, says("what went wrong, and what to do")]
+    error: Annotated[str, says("error message, with a hint")]
     hint: str = ""
-    signin_url: Annotated[str, says("where to sign in")] = ""
+    signin_url: Annotated[str, says("sign-in URL")] = ""
 
 
 class ErrorDetails(Struct):
-    """Error: the problem, and the remedy."""
+    """An error message, with a hint."""
 
-    message: Annotated[str, says("what went wrong, and what to do")]
-    type: Annotated[str, says("the kind of error")]
-    param: Annotated[Any, says("the field that is wrong, if one is")]
-    code: Annotated[str | None, says("the error, for programs")]
+    message: Annotated[str, says("error message, with a hint")]
+    type: Annotated[str, says("error type")]
+    param: Annotated[Any, says("name of the invalid field, if any")]
+    code: Annotated[str | None, says("machine-readable error code")]
 
 
 class OpenAIError(Struct):
-    """An error in OpenAI's form."""
+    """An error in OpenAI's format."""
 
     error: Annotated[ErrorDetails, says("the error")]
 
 
 class AnthropicErrorDetails(Struct):
-    """Error: the problem, and the remedy."""
+    """An error message, with a hint."""
 
-    type: Annotated[str, says("the kind of error")]
-    message: Annotated[str, says("what went wrong, and what to do")]
+    type: Annotated[str, says("error type")]
+    message: Annotated[str, says("error message, with a hint")]
 
 
 class AnthropicError(Struct, tag="error"):
-    """An error in Anthropic's form, also within a stream."""
+    """An error in Anthropic's format, also within a stream."""
 
     error: Annotated[AnthropicErrorDetails, says("the error")]
-    request_id: Annotated[str | UnsetType | None, says("the request's id")] = UNSET
+    request_id: Annotated[str | UnsetType | None, says("request ID")] = UNSET
 
 
 ErrorBody = OllamaError | OpenAIError | AnthropicError

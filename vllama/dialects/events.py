@@ -17,135 +17,135 @@ from vllama.dialects.ollama.answer_types import LoadedModel
 
 
 class PoolUse(msgspec.Struct, frozen=True, kw_only=True):
-    """The bytes of one memory pool that were planned for a model, and those last measured."""
+    """Planned and measured bytes of a model in one memory pool."""
 
-    planned: Annotated[int, says("the bytes that the plan expects")]
-    measured: Annotated[int, says("the bytes that were measured last")]
+    planned: Annotated[int, says("planned bytes")]
+    measured: Annotated[int, says("last measured bytes")]
 
 
 class ModelError(msgspec.Struct, frozen=True, kw_only=True):
-    """The last failure of a model, which is kept until it has loaded."""
+    """The last failure of a model; cleared once it has loaded."""
 
-    cause: Annotated[str, says("why it waits, is down or has failed")]
+    cause: Annotated[str, says("reason for the wait or the failure")]
     hint: str | None
-    since: Annotated[str, says("when it happened")]
+    since: Annotated[str, says("time of the failure")]
 
 
 class ModelRow(LoadedModel, kw_only=True, omit_defaults=False):
-    """A model that is loaded or loading, or that has failed: a row of `/api/ps`, and more."""
+    """A loaded, loading or failed model: a row of `/api/ps` with more fields."""
 
     expires_at: Annotated[  # type: ignore[assignment]  # in `/api/ps` it is never null
-        str | None, says("when it is unloaded; null while it is busy, or never")
+        str | None, says("unload time; null while the model is busy or pinned")
     ]
-    memory: Annotated[Mapping[str, PoolUse], says("the pools of memory, by their names")]
-    pinned: Annotated[bool, says("whether it is never unloaded")]
-    log: Annotated[str | None, says("its name at `/api/logs`; null if no engine was started here")]
-    error: Annotated[ModelError | None, says("the last failure, until the model has loaded")]
+    memory: Annotated[Mapping[str, PoolUse], says("memory use by pool")]
+    pinned: Annotated[bool, says("true if the model is never unloaded")]
+    log: Annotated[str | None, says("log name for `/api/logs`; null if no engine was started")]
+    error: Annotated[ModelError | None, says("last load failure; null once loaded")]
 
 
 class RequestRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that waits or runs, as others see it."""
+    """A queued or running request."""
 
     id: str
     model: str
     method: str
     path: str
-    dialect: Annotated[str, says("the API that the client speaks")]
+    dialect: Annotated[str, says("API of the request")]
     client: str
-    key: Annotated[str | None, says("the name of the API key")]
-    state: Annotated[Literal["running", "waiting"], says("whether it waits or runs")]
+    key: Annotated[str | None, says("name of the API key")]
+    state: Annotated[Literal["running", "waiting"], says("`running` or `waiting`")]
     queue_place: Annotated[
         int | None,
-        says("its present place in the model's queue, from 1; null if it waits elsewhere"),
+        says("position in the model's queue, from 1; null outside the queue"),
     ]
-    waits_for: Annotated[str | None, says("what it waits for; null if it does not wait")]
+    waits_for: Annotated[str | None, says("reason for the wait; null if not waiting")]
     started_at: str
     prompt_tokens: int | None
     generated_tokens: int
-    first_token_s: Annotated[float | None, says("from the request to the first token")]
-    resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
+    first_token_s: Annotated[float | None, says("time to first token, in seconds")]
+    resumed: Annotated[int, says("number of times the response resumed after an engine crash")]
 
 
 class EndedRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A request that has ended."""
+    """A finished request."""
 
     id: str
     model: str
-    requested: Annotated[str, says("the model that it named, as far as that is known")]
+    requested: Annotated[str, says("model name in the request, if known")]
     method: str
     path: str
-    dialect: Annotated[str, says("the API that the client speaks")]
+    dialect: Annotated[str, says("API of the request")]
     client: str
-    key: Annotated[str | None, says("the name of the API key")]
+    key: Annotated[str | None, says("name of the API key")]
     started_at: str
-    outcome: Annotated[Outcome, says("how it ended")]
-    status: Annotated[int, says("the HTTP status; 0 if no response was begun")]
-    seconds: Annotated[float, says("from the request to the end of the response")]
+    outcome: Annotated[Outcome, says("outcome of the request")]
+    status: Annotated[int, says("HTTP status; 0 if no response was started")]
+    seconds: Annotated[float, says("total time, in seconds")]
     prompt_tokens: int | None
-    cached_tokens: Annotated[int | None, says("the tokens of the prompt that needed no work")]
+    cached_tokens: Annotated[int | None, says("prompt tokens read from the cache")]
     generated_tokens: int
-    prompt_tokens_per_s: Annotated[float | None, says("null where the engine does not tell")]
+    prompt_tokens_per_s: Annotated[float | None, says("null if the engine does not report it")]
     tokens_per_s: float | None
-    first_token_s: Annotated[float | None, says("from the request to the first token")]
-    resumed: Annotated[int, says("how often it has gone on after the end of its engine")]
-    error: Annotated[str | None, says("what went wrong; null if nothing did")]
-    capture: Annotated[str | None, says("the id of its capture; null without one")]
+    first_token_s: Annotated[float | None, says("time to first token, in seconds")]
+    resumed: Annotated[int, says("number of times the response resumed after an engine crash")]
+    error: Annotated[str | None, says("error message; null on success")]
+    capture: Annotated[str | None, says("capture ID; null if not captured")]
 
 
 class PullRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A download as others see it; its bytes as far as they are known."""
+    """A download. Byte counts are 0 until known."""
 
     name: str
-    status: Annotated[str, says("the step, in Ollama's words")]
-    completed: Annotated[int, says("bytes so far")]
-    total: Annotated[int, says("all bytes")]
-    error: Annotated[str | None, says("why it failed; null unless it did")]
-    ended_at: Annotated[str | None, says("when it ended; null while it goes on")]
+    status: Annotated[str, says("current step, as in `/api/pull`")]
+    completed: Annotated[int, says("bytes downloaded so far")]
+    total: Annotated[int, says("total bytes")]
+    error: Annotated[str | None, says("error message; null unless the download failed")]
+    ended_at: Annotated[str | None, says("end time; null while downloading")]
 
 
 class Pool(msgspec.Struct, frozen=True, kw_only=True):
     """The bytes of one memory pool."""
 
-    total: Annotated[int, says("all bytes of the pool")]
-    planned: Annotated[int, says("the bytes that the loaded models were expected to take")]
-    measured: Annotated[int, says("the bytes that the loaded models take")]
-    free: Annotated[int, says("the bytes that are left for models, without the reserve")]
+    total: Annotated[int, says("size of the pool")]
+    planned: Annotated[int, says("planned bytes of the loaded models")]
+    measured: Annotated[int, says("measured bytes of the loaded models")]
+    free: Annotated[int, says("bytes available to models, without the reserve")]
 
 
 class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Utilization of a GPU; null where it is unknown."""
+    """GPU utilization; null if unknown."""
 
-    use: Annotated[float | None, says("the part of the time that it worked, 0 to 1")]
-    temperature_c: Annotated[float | None, says("degrees Celsius")]
+    use: Annotated[float | None, says("fraction of time that the GPU was busy, 0 to 1")]
+    temperature_c: Annotated[float | None, says("temperature in degrees Celsius")]
     power_w: Annotated[float | None, says("watts")]
 
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
-    """Utilization of the machine."""
+    """Machine utilization."""
 
-    cpu: Annotated[float, says("the part of all cores in use, 0 to 1")]
-    gpus: Annotated[Mapping[str, GpuUse], says("the GPUs that tell it, by their names")]
+    cpu: Annotated[float, says("fraction of all CPU cores in use, 0 to 1")]
+    gpus: Annotated[Mapping[str, GpuUse], says("GPU utilization by GPU name")]
 
 
 class Sample(msgspec.Struct, frozen=True, kw_only=True):
-    """The state at one moment, and the rates since the sample before."""
+    """Current state, with rates since the previous sample."""
 
-    time: Annotated[float, says("when it was taken, in Unix seconds")]
+    time: Annotated[float, says("sample time, in Unix seconds")]
     tokens_per_s: float
     first_token_s: Annotated[
         float | None,
-        says("the mean time to the first token since the sample before; null without a response"),
+        says("mean time to first token since the previous sample; null if no responses"),
     ]
-    requests: Annotated[int, says("requests that are running")]
-    queued: Annotated[int, says("requests that are waiting")]
-    memory: Annotated[Mapping[str, Pool], says("the pools of memory, by their names")]
+    requests: Annotated[int, says("running requests")]
+    queued: Annotated[int, says("queued requests")]
+    memory: Annotated[Mapping[str, Pool], says("memory pools by name")]
     machine: Annotated[
-        MachineUse | None, says("how busy the machine is; null while nobody reads the stream")
+        MachineUse | None, says("machine utilization; null while nothing reads the stream")
     ] = None
 
 
 class MarkKind(StrEnum):
-    """Event in the life of a model."""
+    """A model event's type."""
 
     LOAD = "load"
     UNLOAD = "unload"
@@ -157,56 +157,54 @@ class MarkKind(StrEnum):
 
 
 class Mark(msgspec.Struct, frozen=True, kw_only=True):
-    """One such moment."""
+    """A model event."""
 
-    time: Annotated[float, says("when it happened, in Unix seconds")]
-    kind: Annotated[MarkKind, says("what has happened")]
+    time: Annotated[float, says("event time, in Unix seconds")]
+    kind: Annotated[MarkKind, says("event type")]
     model: str
-    reason: Annotated[str, says("the reason, in a sentence")]
-    seconds: Annotated[float | None, says("how long a load or waking up took")] = None
-    cause: Annotated[str, says("the kind of a failure, for programs")] = ""
+    reason: Annotated[str, says("reason, as a sentence")]
+    seconds: Annotated[float | None, says("duration of a load or wake-up, in seconds")] = None
+    cause: Annotated[str, says("machine-readable failure type")] = ""
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Everything, at the beginning of a stream; the lists of topics that were not chosen lack."""
+    """The full state at the start of a stream; topics that were not subscribed to are absent."""
 
-    time: Annotated[float, says("when it was made, in Unix seconds")]
-    version: Annotated[str, says("the version of vllama")]
-    models: Annotated[
-        list[ModelRow] | None, says("the models that are loaded, loading or failed")
-    ] = None
-    requests: Annotated[list[RequestRow] | None, says("the requests that wait or run")] = None
-    ended: Annotated[list[EndedRow] | None, says("the newest requests that have ended")] = None
-    pulls: Annotated[list[PullRow] | None, says("the downloads")] = None
-    samples: Annotated[list[Sample] | None, says("the samples of the last minutes")] = None
-    marks: Annotated[list[Mark] | None, says("what has happened to models lately")] = None
+    time: Annotated[float, says("creation time, in Unix seconds")]
+    version: Annotated[str, says("vllama version")]
+    models: Annotated[list[ModelRow] | None, says("loaded, loading and failed models")] = None
+    requests: Annotated[list[RequestRow] | None, says("queued and running requests")] = None
+    ended: Annotated[list[EndedRow] | None, says("most recent finished requests")] = None
+    pulls: Annotated[list[PullRow] | None, says("current downloads")] = None
+    samples: Annotated[list[Sample] | None, says("samples of the last few minutes")] = None
+    marks: Annotated[list[Mark] | None, says("recent model events")] = None
 
 
 class ChangedModels(msgspec.Struct, frozen=True, kw_only=True):
-    """The models whose rows have changed, and the names of those that are gone."""
+    """Changed models, and the names of removed ones."""
 
-    models: Annotated[list[ModelRow], says("the models whose rows have changed")]
-    gone: Annotated[list[str], says("the names of models that are gone")]
+    models: Annotated[list[ModelRow], says("changed models")]
+    gone: Annotated[list[str], says("names of removed models")]
 
 
 class ChangedRequests(msgspec.Struct, frozen=True, kw_only=True):
-    """The requests whose rows have changed, and those that have ended."""
+    """Changed and finished requests."""
 
-    requests: Annotated[list[RequestRow], says("the requests whose rows have changed")]
-    ended: Annotated[list[EndedRow], says("the latest requests that have ended")]
-    gone: Annotated[list[str], says("the ids of requests that no longer wait or run")]
+    requests: Annotated[list[RequestRow], says("changed requests")]
+    ended: Annotated[list[EndedRow], says("most recent finished requests")]
+    gone: Annotated[list[str], says("IDs of requests that are no longer queued or running")]
 
 
 class ChangedLibrary(msgspec.Struct, frozen=True, kw_only=True):
-    """The models on the disk have changed: `GET /api/tags` lists them."""
+    """A change to the models on disk; `GET /api/tags` lists them."""
 
-    count: Annotated[int, says("how many models are on the disk")]
+    count: Annotated[int, says("number of models on disk")]
 
 
 class ChangedPulls(msgspec.Struct, frozen=True, kw_only=True):
-    """The downloads whose rows have changed."""
+    """Changed downloads."""
 
-    pulls: Annotated[list[PullRow], says("the downloads whose rows have changed")]
+    pulls: Annotated[list[PullRow], says("changed downloads")]
 
 
 EventData = (

@@ -53,24 +53,24 @@ class RerankBody(OwnFields):
     query: Annotated[str | None, says(required=True)] = None
     documents: Annotated[
         Annotated[list[str | dict[str, Any]], msgspec.Meta(min_length=1)] | None,
-        says("the texts to order, or objects with a `text`", required=True),
+        says("texts to rank, or objects with a `text`", required=True),
     ] = None
     texts: Annotated[
         Annotated[list[str], msgspec.Meta(min_length=1)] | None,
-        says("the texts to order, as text-embeddings-inference names them"),
+        says("texts to rank; the field of text-embeddings-inference"),
     ] = None
-    top_n: Annotated[_Count | None, says("how many of the best are returned")] = None
-    top_k: Annotated[_Count | None, says("another name of `top_n`")] = None
-    return_documents: Annotated[bool | None, says("false: without the documents")] = None
-    return_text: Annotated[bool | None, says("true: with the `texts`")] = None
+    top_n: Annotated[_Count | None, says("number of documents to return")] = None
+    top_k: Annotated[_Count | None, says("alias for `top_n`")] = None
+    return_documents: Annotated[bool | None, says("false: omit the documents")] = None
+    return_text: Annotated[bool | None, says("true: include the `texts`")] = None
 
 
 class ScoreBody(msgspec.Struct):
     """`POST /v1/score`."""
 
     model: Model
-    text_1: Annotated[Any, says("a text, or texts, to compare with", **_TEXTS)]
-    text_2: Annotated[Any, says("a text, or texts, that are compared", **_TEXTS)]
+    text_1: Annotated[Any, says("text or texts to compare", **_TEXTS)]
+    text_2: Annotated[Any, says("text or texts to compare with", **_TEXTS)]
 
 
 class _Row(msgspec.Struct):
@@ -150,7 +150,7 @@ def parse_rerank(body: Mapping[str, Any]) -> Rerank:
     if "query" not in data or documents is None:
         raise BadRequest("Missing required parameter: 'query' and 'documents'.")
     if any(map(_has_address, documents)):
-        raise BadRequest("addresses in 'documents' are not supported, use base64 data instead")
+        raise BadRequest("URLs in 'documents' are not supported; use base64 data instead")
     return Rerank(
         query=data["query"],
         documents=tuple(documents),
@@ -195,11 +195,11 @@ def read_scores(body: bytes, count: int) -> tuple[list[float], int]:
             raise ValueError
         answer = _decode(body)
     except (ValueError, RecursionError):
-        raise UpstreamError("the engine's scores are not what was expected") from None
+        raise UpstreamError("cannot read the scores of the engine") from None
     scores = {row.index: row.relevance_score for row in answer.results}
     if set(scores) != set(range(count)):
-        raise UpstreamError("the engine has not scored every document")
-    usage = read_usage(answer.usage, "the usage of scores")
+        raise UpstreamError("the engine returned too few scores")
+    usage = read_usage(answer.usage, "token usage of scores")
     tokens = usage.get("total_tokens") or usage.get("prompt_tokens") or 0
     return [scores[number] for number in range(count)], tokens
 

@@ -105,5 +105,5 @@ def _wait(check: Check, asked: Future[list[Finding]], limit_s: float) -> list[Fi
         return [failure(error.message, error.hint)]
     except Exception as error:  # a check must not take the others down
         if not asked.done():
-            return [warning(f"no answer within {check.limit_s:g} s")]
-        return [warning(f"this check failed itself ({type(error).__name__}: {error})")]
+            return [warning(f"no result within {check.limit_s:g} s")]
+        return [warning(f"this check failed ({type(error).__name__}: {error})")]

@@ -41,7 +41,7 @@ def check_choice(facts: Facts) -> Iterator[Finding]:
         absent = found.missing.get(better.name)
         if absent and is_obtainable(facts, absent) and not falls_short(better, facts, None, None):
             yield warning(
-                f"{better.title} would be the choice here ({reason}), but {absent.reason}",
+                f"{better.title} would be preferred here ({reason}), but {absent.reason}",
                 write_advice(facts, absent),
             )
     if seen.accelerators and not installation.offloads:
@@ -64,11 +64,11 @@ def upstreams(facts: Facts) -> Iterator[Finding]:
             asked = True
             if why := asyncio.run(find_trouble(endpoint, path, timeout_s=UPSTREAM_LIMIT_S)):
                 yield failure(
-                    f"the upstream at {endpoint.url} cannot serve: {why}",
+                    f"upstream {endpoint.url} is not available: {why}",
                     "start that server, or correct its address in the settings",
                 )
             else:
-                yield ok(f"the upstream at {endpoint.url} answers")
+                yield ok(f"upstream {endpoint.url} responds")
     if not asked:
         yield skip("no upstream is set")
 
@@ -77,14 +77,14 @@ def gpu_build(facts: Facts, choice: Choice) -> str:
     """Return how to get a build of the engine that uses the GPU, as far as its recipe knows one."""
     suiting = facts.found.engines[choice.engine].install.wheels_for(facts.platform)
     if not suiting:
-        return "install a build of it with GPU support, and name it in engine_paths"
+        return "install a build of it with GPU support, and set its path in engine_paths"
     install = f"vllama engines install {choice.engine}"
     if suiting[0].archive is not None and choice.installation.python is None:
         return "install the GPU's Vulkan driver (NVIDIA's is in libnvidia-gl)"
     if choice.installation.origin is Origin.OWN:
         install = f"vllama engines remove {choice.engine}; {install}"
     programs = " and ".join(find_missing_programs(suiting[0]))
-    return f"put {programs} on PATH, then: {install}" if programs else f"build it anew: {install}"
+    return f"add {programs} to PATH, then: {install}" if programs else f"rebuild it: {install}"
 
 
 def unusable(facts: Facts) -> Iterator[Finding]:
@@ -110,15 +110,15 @@ def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Findin
             again, away = "run that command again", f"remove the folder '{folder}'"
         if not (folder / MARKER).exists():
             yield warning(
-                f"the installation of {folder.name} was broken off",
-                f"go on with it ({again}), or take it away ({away})",
+                f"the installation of {folder.name} was interrupted",
+                f"resume it ({again}), or remove it ({away})",
             )
         else:
             is_python = (folder / "pyvenv.cfg").exists()
             lost = f"its Python ({get_python(folder).resolve()})" if is_python else "its programs"
             yield failure(
                 f"the environment of {folder.name} has lost {lost}",
-                f"make it anew: {away}, then {again}",
+                f"recreate it: {away}, then {again}",
             )
 
 
@@ -136,7 +136,7 @@ def start(facts: Facts, name: str, environ: Mapping[str, str]) -> Iterator[Findi
     last = next((line for line in reversed(out.text.splitlines()) if line.strip()), "no output")
     yield failure(
         f"{engine.title} does not start: {out.problem or last.strip()}",
-        f"install it again: vllama engines install {name}",
+        f"to reinstall it: vllama engines install {name}",
     )
 
 

@@ -50,8 +50,8 @@ def driver(platform: Platform, cuda: Version | None, *, pci: Path = PCI) -> Iter
     if cards := nvidia_cards(pci):
         plural = "s" if cards > 1 else ""
         yield failure(
-            f"{cards} NVIDIA GPU{plural} in this machine cannot be used: no driver answers",
-            "install the NVIDIA driver, or reboot after its update (nvidia-smi has to work)",
+            f"{cards} NVIDIA GPU{plural} in this machine cannot be used: no driver responds",
+            "install the NVIDIA driver, or reboot after its update (nvidia-smi must work)",
         )
     elif not platform.accelerators and not platform.notes:
         yield ok("no GPU: models run on the CPU")
@@ -84,7 +84,7 @@ def vulkan(platform: Platform, *, root: Path = Path("/")) -> Iterator[Finding]:
             yield ok(f"a Vulkan driver for {gpu.name} is installed")
             continue
         yield warning(
-            f"llama-server cannot use {gpu.name}: no Vulkan driver for it is installed",
+            f"llama-server cannot use {gpu.name}: its Vulkan driver is not installed",
             "install it: apt install mesa-vulkan-drivers libvulkan1, or dnf install "
             "mesa-vulkan-drivers vulkan-loader",
         )
@@ -108,23 +108,23 @@ def cuda_against_wheels(
             if any((site / "torch").is_dir() for site in sites):
                 looked = True
                 yield warning(
-                    f"{title} has a PyTorch without CUDA: it does not use the GPU",
-                    f"put a build for CUDA into its own environment: vllama engines install {name}",
+                    f"{title} has PyTorch without CUDA: it does not use the GPU",
+                    f"install a CUDA build in its own environment: vllama engines install {name}",
                 )
             continue
         looked = True
         if driver_version is None:
             yield warning(
-                f"{title} is built for CUDA {_text(built)}; what the driver runs is not known"
+                f"{title} is built for CUDA {_text(built)}; the driver's CUDA version is unknown"
             )
         elif can_run(built, driver_version):
             yield ok(
-                f"{title} is built for CUDA {_text(built)}, the driver runs up to "
+                f"{title} is built for CUDA {_text(built)}; the driver supports CUDA "
                 f"{_text(driver_version)}"
             )
         else:
             yield failure(
-                f"{title} is built for CUDA {_text(built)}, and the driver runs only up to "
+                f"{title} is built for CUDA {_text(built)}, but the driver supports only CUDA "
                 f"{_text(driver_version)}",
                 "update the NVIDIA driver, or install a build for an older CUDA",
             )
@@ -138,7 +138,7 @@ def ram(platform: Platform) -> Iterator[Finding]:
     text = f"{size(free)} of {size(total)} RAM are free"
     holders = _name_rows(_ram_holders())
     if total and free < LITTLE_RAM * total:
-        yield warning(f"{text}; {holders}", "end what is not needed, or unload: vllama stop MODEL")
+        yield warning(f"{text}; {holders}", "close programs, or unload: vllama stop MODEL")
     else:
         yield ok(f"{text}; {holders}" if holders else text)
 
@@ -147,7 +147,7 @@ def gpu_memory(platform: Platform, ask: Callable[[], Held]) -> Iterator[Finding]
     """Tell how much GPU memory is free and which processes hold it (`ask` as `gpu_processes`)."""
     cards = [gpu for gpu in platform.accelerators if gpu.vendor is not Vendor.APPLE]
     if not cards:
-        yield skip("no GPU with memory of its own")
+        yield skip("no GPU with dedicated memory")
     held = ask() if cards else {}  # a driver that does not answer is asked once only
     for gpu in cards:
         free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} of GPU {gpu.index} are free"
@@ -155,8 +155,8 @@ def gpu_memory(platform: Platform, ask: Callable[[], Held]) -> Iterator[Finding]
         holders = _name_rows((_name(pid), pid, bytes_) for pid, bytes_ in on_it.items())
         taken = gpu.total_bytes - gpu.free_bytes
         if gpu.total_bytes and taken > gpu.total_bytes / 2:
-            who = holders or "by processes that cannot be seen from here"
-            yield warning(f"{free}; {who}", "end what is not needed there (nvidia-smi lists it)")
+            who = holders or "by processes that are not visible here"
+            yield warning(f"{free}; {who}", "close programs on the GPU (nvidia-smi lists them)")
         else:
             yield ok(f"{free}; {holders}" if holders else free)
 
@@ -194,7 +194,7 @@ MOST_ANSWER_BYTES = 1024 * 1024
 def hub(endpoint: str | None, token: str | None, *, offline: bool) -> Iterator[Finding]:
     """Ask the hub for the token's owner, or without a token for any model."""
     if offline:
-        yield skip("the hub is never asked (hf_offline)")
+        yield skip("the hub is not contacted (hf_offline)")
         return
     from huggingface_hub import constants
 
@@ -212,23 +212,23 @@ def hub(endpoint: str | None, token: str | None, *, offline: bool) -> Iterator[F
             body = read_body(answer, MOST_ANSWER_BYTES)
     except (RequestFailed, SourceError) as error:
         yield warning(
-            f"the hub at {url} cannot be reached ({describe_connection_error(error)})",
-            "check network, HTTPS_PROXY and HF_ENDPOINT; models on this disk run without it",
+            f"cannot reach the hub at {url} ({describe_connection_error(error)})",
+            "check the network, HTTPS_PROXY and HF_ENDPOINT; installed models run without the hub",
         )
         return
     if answer.status in (401, 403) and token:
         yield failure(
-            f"the hub at {url} does not take the token",
-            "make a new one in the hub's settings, and put it into HF_TOKEN",
+            f"the hub at {url} rejects the token",
+            "create a new one in the hub's settings, and set HF_TOKEN to it",
         )
     elif answer.status >= 500:
-        yield warning(f"the hub at {url} answers with HTTP {answer.status}", "try it later")
+        yield warning(f"the hub at {url} returned HTTP {answer.status}", "try again later")
     elif token and answer.status == 404:
-        yield ok(f"{url} answers; it knows no tokens")
+        yield ok(f"{url} responds; it does not use tokens")
     elif token:
-        yield ok(f"{url} answers and takes the token{_whose(body)}")
+        yield ok(f"{url} responds and accepts the token{_whose(body)}")
     else:
-        yield ok(f"{url} answers; there is no token, which only gated and private models want")
+        yield ok(f"{url} responds; no token is set, which only gated and private models need")
 
 
 def _whose(body: bytes) -> str:

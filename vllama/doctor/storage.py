@@ -36,7 +36,7 @@ OWNER_LIMIT_S = 5.0
 def port(host: str, number: int) -> Iterator[Finding]:
     """Tell whether the port is free, and else who has it."""
     if number == 0:
-        yield skip("any free port is taken")
+        yield skip("any free port is used")
         return
     problem = _problem(host, number)
     if problem is None:
@@ -45,23 +45,23 @@ def port(host: str, number: int) -> Iterator[Finding]:
     if problem.errno != errno.EADDRINUSE:
         yield failure(
             f"nothing can listen on {host}:{number}: {problem.strerror}",
-            "correct OLLAMA_HOST or VLLAMA_HOST: it has to be an address of this machine to serve",
+            "correct OLLAMA_HOST or VLLAMA_HOST: it must be an address of this machine",
         )
         return
     from vllama.net.http.listener import find_port_owner
 
     who, shown = find_port_owner(host, number, OWNER_LIMIT_S)
     if who == "another vllama":
-        yield ok(f"a vllama server{shown} answers on port {number}")
+        yield ok(f"a vllama server{shown} responds on port {number}")
     elif who == "an Ollama server":
         yield failure(
-            f"port {number} is taken by an Ollama server{shown}",
-            "stop it (systemctl stop ollama, or quit its app), or choose another port with --port",
+            f"port {number} is used by an Ollama server{shown}",
+            "stop it (systemctl stop ollama, or quit its app), or use another port with --port",
         )
     else:
         yield failure(
-            f"port {number} is taken by another program{shown}",
-            "stop it, or choose another port with --port or OLLAMA_HOST",
+            f"port {number} is used by another program{shown}",
+            "stop it, or use another port with --port or OLLAMA_HOST",
         )
 
 
@@ -83,12 +83,12 @@ def leftovers(run_dir: Path) -> Iterator[Finding]:
     """Tell which engines of a dead server still run."""
     found = list_leftovers(run_dir)
     if not found:
-        yield ok("no engine of a dead server is left")
+        yield ok("no orphaned engines")
     for name, pids in found:
         numbers = ", ".join(map(str, pids))
         yield warning(
             f"the engine of {name} outlived its server (pid {numbers})",
-            "start the server: it ends what was left behind (vllama serve)",
+            "start the server, which stops orphaned engines (vllama serve)",
         )
 
 
@@ -96,7 +96,7 @@ def find_unused(folders: Mapping[Path, str]) -> Iterator[Finding]:
     """Tell which folders (path → content) of removed features are left, with their sizes."""
     here = [folder for folder in folders if folder.is_dir()]
     if not here:
-        yield ok("no files of removed features are left")
+        yield ok("no files of removed features")
     for folder in here:
         stored = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
         yield warning(
@@ -136,11 +136,11 @@ def writable(folders: Mapping[str, Path]) -> Iterator[Finding]:
         except OSError as error:
             bad = True
             yield failure(
-                f"the folder of {name} cannot be written: {error.strerror} ('{home}')",
-                "free some space, correct its owner or rights, or name another folder",
+                f"the folder of {name} is not writable: {error.strerror} ('{home}')",
+                "free some space, correct its owner or permissions, or use another folder",
             )
     if not bad:
-        yield ok(f"{', '.join(folders)} can be written")
+        yield ok(f"{', '.join(folders)} are writable")
 
 
 def try_to_write(folder: Path) -> None:
@@ -158,7 +158,7 @@ def existing_part(folder: Path) -> Path:
 def usage(folder: Path) -> Iterator[Finding]:
     """Tell whether what is used can be recorded, and what was put aside because it could not be."""
     if not (folder / FILE_NAME).exists() and (folder.is_dir() or not folder.exists()):
-        yield skip("nothing was recorded yet")
+        yield skip("nothing has been recorded yet")
         return
     try:
         try_to_write(folder)
@@ -169,15 +169,13 @@ def usage(folder: Path) -> Iterator[Finding]:
             store.close()
         yield ok(f"usage can be recorded in '{folder}'")
     except FAILURES as error:
-        hint = "free some space, or correct the owner or rights of the folder"
+        hint = "free some space, or correct the owner or permissions of the folder"
         if is_damage(error):
-            hint = "start the server: it puts the file aside, and begins a new one"
+            hint = "start the server, which renames the file and creates a new one"
         yield failure(f"usage cannot be recorded in '{folder}': {error}", hint)
     aside = [*folder.glob(f"{FILE_NAME}{ASIDE}*Z"), *folder.glob(QUARANTINE_NAME)]
     for path in sorted(aside):
-        yield warning(
-            f"usage that could not be read was put aside: '{path}'", "look into it, or remove it"
-        )
+        yield warning(f"unreadable usage was moved to '{path}'", "check it, or remove it")
 
 
 SHOWN = 5
@@ -193,7 +191,7 @@ def models(library: Library) -> Iterator[Finding]:
         except VllamaError as error:
             bad.append((bundle.name, error.message))
     skipped = [(each.name, each.reason) for each in library.list_skipped()]
-    yield ok(f"usable models on this disk: {len(here) - len(bad)}")
+    yield ok(f"usable models: {len(here) - len(bad)}")
     for name, reason in [*bad, *skipped][:SHOWN]:
         yield warning(f"{name}: {reason}", f"remove it, and pull it again: vllama rm '{name}'")
     if len(bad) + len(skipped) > SHOWN:

@@ -32,7 +32,7 @@ class Mode(StrEnum):
 class Origin(StrEnum):
     """Origin of an installed engine, as shown to users."""
 
-    GIVEN = "the path in the settings"
+    GIVEN = "a path in the settings"
     OWN = "its own environment"
     HERE = "this environment"
     PATH = "PATH"

@@ -129,7 +129,7 @@ def validate_adapter(adapter: object) -> Engine:
     """
     if isinstance(adapter, type):
         raise AdapterError(
-            f"the entry point names the class {adapter.__name__}, not an instance of it; {SEE}"
+            f"the entry point is the class {adapter.__name__}, not an instance of it; {SEE}"
         )
     absent = [f"`{name}`" for name in REQUIRED if not hasattr(adapter, name)]
     wrong = [f"has no {', '.join(absent)}"] if absent else []

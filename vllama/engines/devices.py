@@ -141,15 +141,15 @@ class LoadReport:
         if not self.vram_bytes:
             remedy = REMEDY if "insufficient" not in self.problem else "update the driver"
             why = f" ({self.problem})" if self.problem else ""
-            cause = f"the engine finds no usable GPU{why}: {remedy}; the next load tries it again"
+            cause = f"the engine finds no usable GPU{why}: {remedy}; the next load checks again"
             return Diagnosis(cause=cause, fault=Fault.DEVICE)
         planned = self.of_layers if gpu_layers < 0 else min(gpu_layers, self.of_layers)
         if self.layers is not None and self.layers < planned:
             count = f"{self.layers} of {self.of_layers} layers are on the GPU, not {planned}"
-            return Diagnosis(cause=f"{count}, so it is slower: read the engine's log")
+            return Diagnosis(cause=f"{count}, so it is slower: see the engine's log")
         known = {gpu.bus for gpu in gpus if not gpu.is_remote}
         for name, bus in self.buses.items():
             if name in self.gpu_bytes and bus and known and known.isdisjoint(("", bus)):
-                hint = "show the engine one GPU (GGML_VK_VISIBLE_DEVICES)"
+                hint = "make one GPU visible to the engine (GGML_VK_VISIBLE_DEVICES)"
                 return Diagnosis(cause=f"{name} is at {bus}, not {' or '.join(known)}; {hint}")
         return None

@@ -117,7 +117,7 @@ class External(Engine):
             return Missing(
                 engine=self.name,
                 reason="no upstream is set",
-                hint="name a running server with --upstream http://host:port",
+                hint="specify a running server with --upstream http://host:port",
             )
         where = ", ".join(dict.fromkeys(endpoint.url for endpoint in self.endpoints))
         return Installation(engine=self.name, version=f"at {where}", offloads=True)
@@ -126,7 +126,7 @@ class External(Engine):
         """Come first where an upstream is given: it serves the models that it lists."""
         if any(each.is_listed for each in self.upstreams):
             return 200, "given as an upstream"
-        return (1, "named in a fallback") if self.upstreams else (0, "no upstream is set")
+        return (1, "used in a fallback") if self.upstreams else (0, "no upstream is set")
 
     def attach(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
         """Return the endpoints that have a model, and the path that tells whether one answers."""
@@ -151,7 +151,7 @@ class External(Engine):
         environ: Mapping[str, str],
     ) -> LaunchSpec:
         """Raise ConfigError: there is nothing to start."""
-        raise ConfigError("cannot start an external server: it is only attached to")
+        raise ConfigError("cannot start an external server: vllama only connects to it")
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Declare what is known of the server, and for the rest a complete OpenAI server."""
@@ -189,7 +189,7 @@ def parse_upstream(upstream: UpstreamSettings) -> Endpoint:
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise ConfigError(
             f"cannot use upstream '{url}': not an http address",
-            hint="write http://host:port or https://host/prefix",
+            hint="use the form http://host:port or https://host/prefix",
         )
     return Endpoint(
         scheme=parts.scheme,

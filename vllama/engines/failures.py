@@ -15,17 +15,17 @@ MAX_LINE = 300
 
 SIGNALS = {
     signal.SIGKILL: (
-        "it was killed (SIGKILL); if nobody did that, the system ran out of memory",
+        "it was killed (SIGKILL), probably because the system ran out of memory",
         "use a smaller model or context, or free memory",
     ),
     signal.SIGSEGV: ("it crashed in native code (SIGSEGV)", "update the engine"),
-    signal.SIGABRT: ("it aborted in native code (SIGABRT)", "read the log above the last lines"),
+    signal.SIGABRT: ("it aborted in native code (SIGABRT)", "see the log above the last lines"),
     signal.SIGILL: (
         "it was built for another CPU (illegal instruction)",
-        "install the engine again on this machine",
+        "reinstall the engine on this machine",
     ),
     signal.SIGBUS: (
-        "it could not read its memory (SIGBUS), the model's file changed or the disk failed",
+        "it could not read its memory (SIGBUS): the model file changed, or the disk failed",
         None,
     ),
 }
@@ -57,25 +57,25 @@ def make_patterns(*rows: Row | FailurePattern) -> tuple[FailurePattern, ...]:
 GENERAL = make_patterns(
     (r"error while loading shared libraries: (\S+):"
      r"|(?:ImportError|OSError): (\S+): cannot open shared object file",
-     "its library {0}{1} is missing", "install the engine again, or the library", Fault.MISMATCH),
+     "its library {0}{1} is missing", "reinstall the engine or the library", Fault.MISMATCH),
     (r"version [`']((?:GLIBC|GLIBCXX|CXXABI)_[\d.]+)' not found",
      "it was built for a newer system ({0})",
-     "install a build for this system, or choose another engine", Fault.MISMATCH),
+     "install a build for this system, or use another engine", Fault.MISMATCH),
     (r"undefined symbol: (\S+)",
-     "the parts of its installation do not fit each other (no symbol {0})",
+     "its installed libraries do not match (no symbol {0})",
      "remove its environment and install it again", Fault.MISMATCH),
     (r"(?i)driver version is insufficient|NVIDIA driver on your system is too old"
      r"|forward compatibility was attempted on non supported HW",
-     "the driver of the GPU is too old for this build",
+     "the GPU driver is too old for this build",
      "update the driver, or install a build for an older one", Fault.MISMATCH),
     (r"No (?:CUDA|HIP) GPUs are available|CUDA unknown error|no (?:CUDA|ROCm)-capable device",
      "it finds no usable GPU", REMEDY, Fault.DEVICE),
     (r"(?i)no kernel image is available|the provided PTX was compiled with"
      r"|not compatible with the current PyTorch installation",
      "this build has no code for this GPU",
-     "install a build for this GPU, or choose another engine", Fault.MISMATCH),
-    (r"Exec format error|cannot execute binary file", "it was built for another kind of machine",
-     "install the engine again on this machine", Fault.MISMATCH),
+     "install a build for this GPU, or use another engine", Fault.MISMATCH),
+    (r"Exec format error|cannot execute binary file", "it was built for another machine type",
+     "reinstall the engine on this machine", Fault.MISMATCH),
     (r"(?i)out of memory|OutOfMemoryError|\bMemoryError\b|std::bad_alloc"
      r"|(?:cannot|can't) allocate memory|not enough memory|unable to mmap|\[metal::malloc\]",
      "the model and its context do not fit into memory",
@@ -84,15 +84,15 @@ GENERAL = make_patterns(
      r"|can't start new thread"
      r"|pthread_create failed",
      "it could not start a thread: too little memory, or too many processes",
-     "free memory, use a smaller --context-length, or raise the limits (ulimit -v, -u)",
+     "free memory, use a smaller --context-length, or increase the limits (ulimit -v, -u)",
      Fault.MEMORY),
     (r"(?i)address already in use|port \d+ is already in use",
-     "its port was taken by another program", "try again: vllama chooses another one each time",
+     "its port was taken by another program", "try again: vllama uses a new port each time",
      Fault.PORT),
-    (r"(?:ModuleNotFoundError|ImportError): (.+)", "its installation is not complete ({0})",
+    (r"(?:ModuleNotFoundError|ImportError): (.+)", "its installation is incomplete ({0})",
      "remove its environment and install it again", Fault.MISMATCH),
-    (r"(?i)(?:unrecognized arguments|no such option): (.+)", "it does not know the argument {0}",
-     "correct engine_args (what stands after '--')", None),
+    (r"(?i)(?:unrecognized arguments|no such option): (.+)", "it does not support the argument {0}",
+     "correct engine_args (the arguments after '--')", None),
 )  # fmt: skip
 
 
@@ -159,7 +159,7 @@ def explain_exit(exit_: Exit) -> Diagnosis:
     if exit_.stalled:
         return Diagnosis(
             cause=f"it made no progress while starting (last line: {last})",
-            hint="give it more time with --load-timeout, or read its log",
+            hint="allow more time with --load-timeout, or see its log",
         )
     if exit_.code is not None and exit_.code < 0:
         try:
@@ -171,8 +171,8 @@ def explain_exit(exit_: Exit) -> Diagnosis:
         cause, hint = SIGNALS.get(number, (f"it was killed by {number.name}", None))
         return Diagnosis(cause=cause, hint=hint, fault=SIGNAL_FAULTS.get(number))
     if exit_.code is None:
-        return Diagnosis(cause=f"it cannot go on, and does not say why (last line: {last})")
-    return Diagnosis(cause=f"it ended with exit code {exit_.code}: {last}")
+        return Diagnosis(cause=f"it failed without stating a reason (last line: {last})")
+    return Diagnosis(cause=f"it exited with code {exit_.code}: {last}")
 
 
 def find_last_message(output: Sequence[str]) -> str:

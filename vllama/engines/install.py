@@ -109,15 +109,15 @@ def make_offers(
     added = [_find_plugin(engine, name) for name in plugins]
     if compiled and suiting and not any(one.compiled for one in suiting):
         raise EngineMissing(
-            f"cannot compile {engine.title}: its packages come ready-made",
-            hint=f"leave out --compile: {format_install_command(engine.name)}",
+            f"cannot compile {engine.title}: it is available only as prebuilt packages",
+            hint=f"omit --compile: {format_install_command(engine.name)}",
         )
     if compiled:
         suiting = [one for one in suiting if one.compiled]
     elif extra_args or plugins:
         suiting = [one for one in suiting if one.archive is None]
     if not suiting:
-        what = "nothing for this machine" if recipe.wheels else "no package of it is known"
+        what = "nothing for this machine" if recipe.wheels else "no known package"
         reason = misfit or what
         raise EngineMissing(f"cannot install {engine.title}: {reason}", hint=recipe.by_hand or None)
     buildable = [one for one in suiting if not find_missing_programs(one, search)]
@@ -140,7 +140,7 @@ def make_offers(
             lowest, highest = (".".join(map(str, version)) for version in wheels.python)
             raise EngineMissing(
                 f"cannot install {engine.title} with {' and '.join(plugins)}: it needs Python "
-                f"{lowest} to {highest}, and there is none on PATH",
+                f"{lowest} to {highest}, which was not found on PATH",
                 hint=f"install one, for example: uv python install {highest}",
             )
         offer = Offer(
@@ -190,7 +190,7 @@ def _find_plugin(engine: Engine, name: str) -> Plugin:
         return known[name]
     raise EngineMissing(
         f"cannot install {engine.title} with '{name}': it is not a plug-in that is known here",
-        hint=f"there is: {', '.join(known)}" if known else "leave out --with",
+        hint=f"available plug-ins: {', '.join(known)}" if known else "omit --with",
     )
 
 
@@ -206,10 +206,10 @@ def _list_ways(
         return pinned
     if VERSION.fullmatch(release) and (pinned := [x.pin(release) for x in suiting if x.package]):
         return pinned
-    why = recipe.explain_misfit(platform) or "there is no build of the project's for this machine"
+    why = recipe.explain_misfit(platform) or "the project has no build for this machine"
     raise EngineMissing(
         f"cannot install release {release} of {engine.title}: {why}",
-        hint=f"leave out --version: {format_install_command(engine.name)}",
+        hint=f"omit --version: {format_install_command(engine.name)}",
     )
 
 
@@ -284,8 +284,8 @@ async def install(
     if isinstance(found, Installation):
         return found
     raise EnvironmentFailed(
-        f"cannot use {chosen.engine.title} after its installation: {found.reason}",
-        hint=f"remove it (vllama engines remove {chosen.engine.name}) and install it again",
+        f"cannot use {chosen.engine.title} after installing it: {found.reason}",
+        hint=f"remove it (vllama engines remove {chosen.engine.name}) and reinstall it",
     )
 
 
@@ -332,7 +332,7 @@ def check_disk_space(chosen: Offer) -> None:
     free, wanted = shutil.disk_usage(home).free, chosen.wheels.disk_bytes - there
     if free < wanted:
         raise DiskFull(
-            f"cannot install {chosen.engine.title}: it takes {format_bytes_decimal(wanted)}, and "
+            f"cannot install {chosen.engine.title}: it needs {format_bytes_decimal(wanted)}, and "
             f"{format_bytes_decimal(free)} are free at '{home}'",
             hint="free some space, or set data_dir to another disk",
         )

@@ -187,7 +187,7 @@ def find_package(
     `accepts` tells its program from namesakes. `hint` tells how to get it if its recipe does not.
     """
     wanted = _Wanted(engine=engine, distributions=distributions, executable=executable)
-    hint = hint or "see how to get it: vllama engines"
+    hint = hint or "see how to install it: vllama engines"
     reason = NOT_INSTALLED
     for candidate in wanted.look_everywhere(search_paths):
         if accepts and candidate.executable and not accepts(candidate.executable):
@@ -199,8 +199,8 @@ def find_package(
     given = search_paths.paths.get(engine)
     if given is not None:
         names = " or ".join([*distributions, *([executable] if executable else [])])
-        reason = f"there is no {names} at '{given}', which the settings name"
-        hint = f"correct engine_paths, or take {engine} out of it"
+        reason = f"no {names} at '{given}', which is set in engine_paths"
+        hint = f"correct engine_paths, or remove {engine} from it"
     return Missing(engine=engine, reason=reason, hint=hint)
 
 

@@ -44,10 +44,10 @@ FIELDS = frozenset(
 FAILURES = make_patterns(
     (r"The encoding '?(\w+)'? is not compatible with the selected device type '?(\w+)",
      "MAX cannot use weights in {0} on a device of type {1}",
-     "choose a variant in float32, or another engine", Fault.QUANTIZATION),
+     "use a float32 variant, or another engine", Fault.QUANTIZATION),
     (r"(?i)architecture[^.]{0,80}not (?:supported|registered|found)"
      r"|no registered architecture|unsupported architecture",
-     "MAX does not support the model's architecture", "choose another engine", Fault.ARCHITECTURE),
+     "MAX does not support the model's architecture", "use another engine", Fault.ARCHITECTURE),
     (r"(?i)not enough memory|exceeds available memory|insufficient memory"
      r"|requires more memory",
      "the model and its context do not fit into memory",
@@ -99,7 +99,7 @@ class MaxServe(PackageServer):
         if reason := explain_mlx_only(info) or explain_mistral_only(info):
             return reason
         if not platform.accelerators and info.quant != "F32":
-            return f"on a CPU it takes weights in float32 only, and these are {info.quant}"
+            return f"on a CPU it supports only float32 weights, not {info.quant}"
         return None
 
     def build_arguments(

@@ -31,12 +31,12 @@ PENALTY_WINDOW = 64
 """Tokens that penalties look back at: Ollama's number; the server's default is 20."""
 
 FAILURES = make_patterns(
-    (r"Model type (\S+) not supported", "MLX does not know the architecture {0}",
-     "update it (vllama engines install mlx-lm --upgrade), or choose another engine",
+    (r"Model type (\S+) not supported", "MLX does not support the architecture {0}",
+     "update it (vllama engines install mlx-lm --upgrade), or use another engine",
      Fault.ARCHITECTURE),
     *GENERAL,
     (r"generation thread died: (.+)", "it could not load the model ({0})",
-     "fetch the model again, or choose another engine", None),
+     "download the model again, or use another engine", None),
 )  # fmt: skip
 PACKAGES = ("mlx-lm>=0.32",)
 CHECK = ("python", "-I", "-c", "import mlx_lm.server")
@@ -57,7 +57,7 @@ RECIPE = Recipe(
             disk_bytes=350 * MIB,
             systems=("linux",),
             check=CHECK,
-            note="on Linux it is for trying: an engine for this machine is several times as fast",
+            note="on Linux it is only for experiments: another engine is several times as fast",
         ),
     ),
     by_hand="pip install mlx-lm (on Linux: 'mlx[cpu]' mlx-lm)",
@@ -86,8 +86,8 @@ class MlxLm(PackageServer):
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come first for safetensors on Apple silicon; elsewhere users have to name it."""
         if platform.os == "darwin" and platform.arch == "arm64":
-            return 60, "Apple silicon: made for it, and the reader of MLX's models"
-        return 0, "it is made for Apple silicon"
+            return 60, "Apple silicon: built for it, and the only engine for MLX models"
+        return 0, "it is built for Apple silicon"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights in Mistral's own format."""

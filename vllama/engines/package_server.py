@@ -149,7 +149,7 @@ def explain_mlx_only(info: ModelInfo) -> str | None:
     """Return why an engine other than MLX cannot read a model's weights, None if it can."""
     if not (info.quant or "").startswith("MLX"):
         return None
-    return "its weights are packed for Apple's MLX, which only that reads"
+    return "its weights are packed for Apple's MLX, which no other engine reads"
 
 
 def explain_mistral_only(info: ModelInfo) -> str | None:

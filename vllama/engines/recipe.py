@@ -58,7 +58,7 @@ class GpuNeeds:
         """Return that a driver is too old, in words after "it"; empty if it is not."""
         release = re.match(r"\d+", gpu.driver or "") if gpu.vendor is Vendor.NVIDIA else None
         if release and int(release[0]) < self.driver:
-            return f"needs driver {self.driver}, and {gpu.driver} is installed (update it)"
+            return f"needs driver {self.driver}, but {gpu.driver} is installed (update it)"
         return ""
 
     def find_lack(self, gpu: Accelerator, build: str) -> str:
@@ -130,7 +130,7 @@ def find_misfit(archive: Archive) -> str:
     if name != "glibc":
         return f"it needs glibc {needed}, which this system does not use"
     if tuple(map(int, re.findall(r"\d+", version)[:2])) < archive.glibc:
-        return f"it needs glibc {needed}, and this system has {version}"
+        return f"it needs glibc {needed}, but this system has {version}"
     return ""
 
 
@@ -253,7 +253,7 @@ class Recipe:
             why = self.explain_misfit(platform)
             return f"install it with: {format_install_command(name)}{why and f' ({why})'}"
         if self.wheels and not self.by_hand:
-            return "there is no package of it for this machine: choose another engine"
+            return "no package for this machine: use another engine"
         return self.by_hand or otherwise
 
 

@@ -161,8 +161,8 @@ def _locate_all(
     """Ask all adapters at once: one that hangs is abandoned and counts as missing."""
     asked = {name: begin(locate_engine, engine, search_paths) for name, engine in engines.items()}
     wait(asked.values(), FIND_LIMIT_S)
-    reason = f"looking for it took more than {FIND_LIMIT_S:g} s"
-    hint = "run 'vllama doctor', which looks at the machine"
+    reason = f"detection took more than {FIND_LIMIT_S:g} s"
+    hint = "run 'vllama doctor' to check the machine"
     return {
         name: one.result() if one.done() else Missing(engine=name, reason=reason, hint=hint)
         for name, one in asked.items()
@@ -208,8 +208,8 @@ def locate_engine(engine: Engine, search_paths: SearchPaths) -> Installation | M
     try:
         return engine.find(search_paths)
     except BaseException as error:  # as above; this is not the thread that Ctrl-C interrupts
-        log.debug("looking for %s failed", engine.name, exc_info=True)
-        reason = f"looking for it failed ({describe_error(error)})"
+        log.debug("cannot detect %s", engine.name, exc_info=True)
+        reason = f"detection failed ({describe_error(error)})"
         return Missing(engine=engine.name, reason=reason, hint="report it to the adapter's author")
 
 

@@ -137,7 +137,7 @@ class _Unusable(Exception):
 @contextmanager
 def _mapped_errors(project: str, folder: Path) -> Iterator[None]:
     """Say in our words why a build cannot be had."""
-    hint = "name a mirror (VLLAMA_RELEASES_URL), or see: vllama engines"
+    hint = "set a mirror (VLLAMA_RELEASES_URL), or see: vllama engines"
     try:
         yield
     except _Unusable as error:
@@ -148,7 +148,7 @@ def _mapped_errors(project: str, folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno == errno.ENOSPC:
             raise DiskFull(
-                f"cannot install into '{folder}': no space is left", hint="free some space"
+                f"cannot install into '{folder}': the disk is full", hint="free some space"
             ) from None
         raise EnvironmentFailed(
             f"cannot install into '{folder}': {error.strerror or error}"
@@ -158,7 +158,7 @@ def _mapped_errors(project: str, folder: Path) -> Iterator[None]:
 def _describe_release(connections: Connections, base: str, version: str) -> Release:
     """Ask for the description of a release, with its assets' addresses made whole."""
     if not _TAG.fullmatch(version):
-        raise _Unusable(f"'{version}' is no name of a release")
+        raise _Unusable(f"'{version}' is not a release name")
     address = f"{base.rstrip('/')}/{LATEST if version == LATEST else f'tags/{version}'}"
     with connections.ask(address, {"accept": "application/vnd.github+json", **GZIP}) as response:
         if response.status != 200:
@@ -177,12 +177,12 @@ def _describe_release(connections: Connections, base: str, version: str) -> Rele
 
 def _explain_status(response: StreamedResponse, version: str) -> str:
     if response.status == 404:
-        return f"there is no release {version}"
+        return f"no such release: {version}"
     if response.status in (403, 429) and response.headers.get("x-ratelimit-remaining") == "0":
         reset = response.headers.get("x-ratelimit-reset", "")
         known = reset.isascii() and reset.isdigit() and len(reset) <= _TIME_DIGITS
         at = f" until {time.strftime('%H:%M', time.localtime(int(reset)))}" if known else ""
-        return f"{find_place(response)} answers no more requests{at} (rate limit)"
+        return f"{find_place(response)} rejects further requests{at} (rate limit)"
     return f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
 
 
@@ -190,11 +190,11 @@ def _choose_asset(release: Release, name: str, tested: str | None) -> Asset:
     """Return the asset called `name`; `tested` is the SHA-256 that it had when it was tested."""
     found = next((asset for asset in release.assets if asset.name == name), None)
     if found is None:
-        raise _Unusable(f"the release {release.tag_name} has no {name}")
+        raise _Unusable(f"release {release.tag_name} has no {name}")
     if not _DIGEST.fullmatch(found.digest or ""):
-        raise _Unusable(f"the release {release.tag_name} has no SHA-256 of {name}")
+        raise _Unusable(f"release {release.tag_name} has no SHA-256 of {name}")
     if tested is not None and found.digest != f"sha256:{tested}":
-        raise _Unusable(f"{name} is not the file that was tested: its SHA-256 has changed")
+        raise _Unusable(f"{name} differs from the tested file: its SHA-256 has changed")
     return found
 
 
@@ -214,7 +214,7 @@ def _download(
         if f"sha256:{found}" == asset.digest:
             return
         file.unlink()
-        raise _Unusable(f"{asset.name} does not have the SHA-256 that its release names")
+        raise _Unusable(f"{asset.name} does not match the SHA-256 in its release")
 
 
 def _receive(
@@ -231,9 +231,9 @@ def _receive(
     with connections.ask(asset.browser_download_url, headers) as response:
         if response.status == 416:  # what is there is no beginning of it
             file.unlink(missing_ok=True)
-            raise RequestFailed("the download begins anew")
+            raise RequestFailed("the download restarts from the beginning")
         if response.status >= 500:
-            raise RequestFailed(f"the server answers {response.status}")
+            raise RequestFailed(f"the server returned {response.status}")
         if response.status not in (200, 206):
             raise _Unusable(
                 f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
@@ -241,7 +241,7 @@ def _receive(
         part = response.headers.get("content-range", f"bytes {done}-")
         if response.status == 206 and not part.startswith(f"bytes {done}-"):
             file.unlink(missing_ok=True)
-            raise RequestFailed("the server sent another part than was asked for")
+            raise RequestFailed("the server sent a different part than requested")
         if response.status == 200:  # from its beginning, whatever was asked for
             done = 0
         total = asset.size or (done + response.length if response.length else None)
@@ -254,10 +254,10 @@ def _receive(
                 out.write(piece)
                 done += len(piece)
                 if done > most:
-                    raise _Unusable(f"{asset.name} is larger than its release says")
+                    raise _Unusable(f"{asset.name} is larger than its release states")
                 tell(f"downloading {asset.name}", done, total)
     if total is not None and done < total:
-        raise RequestFailed(f"it broke off after {done} of {total} bytes")
+        raise RequestFailed(f"the download stopped after {done} of {total} bytes")
 
 
 def _unpack(file: Path, folder: Path, cancelled: threading.Event) -> None:
@@ -293,13 +293,13 @@ def _find_programs(folder: Path, program: str) -> Path | None:
 def _try_build(folder: Path, program: str) -> None:
     programs = _find_programs(folder, program)
     if programs is None:
-        raise _Unusable(f"its archive has no {program} that can be run")
+        raise _Unusable(f"its archive has no executable {program}")
     out = run_command([str(programs / program), "--version"], timeout_s=TRIAL_S)
     if out.status != 0:
         last = next((line for line in reversed(out.text.splitlines()) if line.strip()), "no output")
         if out.status is not None and out.status < 0:
             last = f"{signal.strsignal(-out.status)} (signal {-out.status})"
-        raise _Unusable(f"{program} does not start here: {out.problem or last.strip()}")
+        raise _Unusable(f"{program} does not start on this machine: {out.problem or last.strip()}")
 
 
 def _stem(name: str) -> str:

@@ -41,16 +41,16 @@ FAILURES = make_patterns(
      "the model and its context do not fit into the GPU's memory",
      "use a smaller --context-length or a smaller model, or free the GPU", Fault.MEMORY),
     (r"Model architectures? (.+?) (?:are|is) not supported",
-     "SGLang does not support the architecture {0}", "update it, or choose another engine",
+     "SGLang does not support the architecture {0}", "update it, or use another engine",
      Fault.ARCHITECTURE),
     (r"from sgl_kernel import|No module named 'sgl_kernel'",
      "its kernels are not built for this machine",
-     "SGLang's package is for NVIDIA GPUs; choose another engine", Fault.MISMATCH),
+     "SGLang's package is for NVIDIA GPUs; use another engine", Fault.MISMATCH),
 )  # fmt: skip
 JAX_FAILURES = make_patterns(
     (r"LogitsProcessor\.__call__\(\) missing",
-     "this release of SGLang-JAX cannot run the model (a fault of its own)",
-     "update it, or choose another engine", Fault.ARCHITECTURE),
+     "this release of SGLang-JAX cannot run the model (a bug in it)",
+     "update it, or use another engine", Fault.ARCHITECTURE),
 )  # fmt: skip
 RECIPE = Recipe(
     needs=replace(CUDA_13, since=(0, 5, 20)),
@@ -101,7 +101,7 @@ class Sglang(PackageServer):
         """Come after vLLM on Linux with an NVIDIA GPU; elsewhere users have to name it."""
         gpus = platform.of(Vendor.NVIDIA)
         if any(gpu.shares_ram for gpu in gpus):  # by its default of --mem-fraction-static
-            return 0, "it takes most of a GPU's memory, which is the RAM here"
+            return 0, "it reserves most of the GPU memory, which is RAM on this machine"
         if platform.os == "linux" and gpus:
             return 40, f"Linux with {gpus[0].name}"
         return 0, "it needs Linux with an NVIDIA GPU"
@@ -181,7 +181,7 @@ class SglangJax(Sglang):
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: vllama does not detect TPUs."""
-        return 0, "it is made for TPUs"
+        return 0, "it is built for TPUs"
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint

@@ -42,16 +42,16 @@ cli.main()
 """
 
 FAILURES = make_patterns(
-    (r"Invalid tokenizer preset '([^']+)'", "tinygrad does not know the tokenizer '{0}'",
-     "choose --engine llama.cpp", Fault.ARCHITECTURE),
+    (r"Invalid tokenizer preset '([^']+)'", "tinygrad does not support the tokenizer '{0}'",
+     "use --engine llama.cpp", Fault.ARCHITECTURE),
     (r"No module named 'tinygrad\.llm\.kernels'",
-     "this release of tinygrad is not complete (0.14.0 lacks tinygrad.llm.kernels)",
-     "install it again with: vllama engines install tinygrad", Fault.MISMATCH),
+     "this release of tinygrad is incomplete (0.14.0 lacks tinygrad.llm.kernels)",
+     "to reinstall it: vllama engines install tinygrad", Fault.MISMATCH),
     (r"FileNotFoundError: \[Errno 2\] No such file or directory: '(clang|cc|gcc)\S*'",
      "it compiles for the CPU with {0}, which is not on PATH",
      "install clang (Debian, Ubuntu: apt install clang)", Fault.MISMATCH),
     (r"(?:NotImplementedError|KeyError|ValueError|AssertionError): (.+)",
-     "it cannot load the model ({0})", "choose --engine llama.cpp", Fault.ARCHITECTURE),
+     "it cannot load the model ({0})", "use --engine llama.cpp", Fault.ARCHITECTURE),
 )  # fmt: skip
 RECIPE = Recipe(
     wheels=(
@@ -85,14 +85,14 @@ class Tinygrad(PackageServer):
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Return 0: other engines do more with the same files."""
-        return 0, "used only with --engine tinygrad: other engines do more, and are faster"
+        return 0, "used only with --engine tinygrad: other engines are faster and support more"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse models whose tokenizer it does not know, before anything is loaded."""
         family = info.metadata.get("tokenizer.ggml.pre")
         if family is None or family in TOKENIZERS:
             return None
-        return f"it does not know the model's tokenizer ({family})"
+        return f"it does not support the model's tokenizer ({family})"
 
     def build_arguments(
         self, bundle: Bundle, settings: Settings, endpoint: Endpoint

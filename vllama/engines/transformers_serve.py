@@ -52,23 +52,23 @@ FIELDS = frozenset(
 
 FAILURES = make_patterns(
     (r"does not recognize this architecture|model type `?([\w.-]+)`? but Transformers",
-     "this version of Transformers does not know the model's architecture",
-     "update it (vllama engines install transformers --upgrade), or choose another engine",
+     "this version of Transformers does not support the model's architecture",
+     "update it (vllama engines install transformers --upgrade), or use another engine",
      Fault.ARCHITECTURE),
     (r"Unrecognized configuration class",
      "Transformers cannot generate text with a model of this architecture",
-     "choose a model that generates text", Fault.ARCHITECTURE),
+     "use a text generation model", Fault.ARCHITECTURE),
     (r"(?:requires|need).*?(?:accelerate|bitsandbytes|auto-?gptq|autoawq|gptqmodel"
      r"|compressed-tensors|optimum)",
-     "the model's quantization needs a package that its environment does not have",
-     "choose a variant in bfloat16, or another engine", Fault.QUANTIZATION),
+     "the model's quantization needs a package that is not installed",
+     "use a bfloat16 variant, or another engine", Fault.QUANTIZATION),
     (r"Error while deserializing header|SafetensorError: (.+)",
-     "the model's weights are cut or damaged ({0})", "fetch the model again", None),
+     "the model's weights are truncated or damaged ({0})", "download the model again", None),
     (r"Unrecognized processing class|Couldn't instantiate the backend tokenizer",
-     "the model's folder has no tokenizer that Transformers can read", "fetch the model again",
+     "the model's folder has no tokenizer that Transformers can read", "download the model again",
      None),
     (r"Missing dependencies for serving", "it was installed without its server",
-     "install it with: vllama engines install transformers", Fault.MISMATCH),
+     "to install it: vllama engines install transformers", Fault.MISMATCH),
 )  # fmt: skip
 TORCH = ("torch>=2.10", "transformers[serving]>=5.23", "accelerate")
 CHECK = ("python", "-I", "-c", "import torch, fastapi, transformers.cli.serve")
@@ -83,7 +83,7 @@ RECIPE = Recipe(
             # uv takes the PyTorch that suits this machine's driver, or one without CUDA
             env=(("UV_TORCH_BACKEND", "auto"),),
             check=CHECK,
-            note="pip takes a torch with CUDA's libraries; uv only where there is a GPU for them",
+            note="pip installs torch with CUDA libraries; uv installs them only for a GPU",
         ),
         Wheels(
             steps=(Step(requirements=TORCH),),
@@ -127,7 +127,7 @@ class TransformersServe(PackageServer):
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come after the faster engines, for the models that they refuse."""
-        return 10, "it runs every architecture, though slower than engines made for serving"
+        return 10, "it supports every architecture, but is slower than dedicated servers"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse weights in formats of others."""

@@ -69,7 +69,7 @@ class Asker:
     def _choice(self, body: Mapping[str, object]) -> dict[str, Any]:
         choices = self._post(PATH, body).get("choices")
         if not choices:
-            raise UpstreamError("the engine gave no answer")
+            raise UpstreamError("the engine did not respond")
         choice: dict[str, Any] = choices[0]
         return choice
 
@@ -105,10 +105,10 @@ def parse_prompts(data: bytes, name: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ConfigError(
             f"cannot read the prompts in '{name}': {error}",
-            hint='write a JSON array of strings, JSON lines with "prompt", or a prompt a line',
+            hint='use a JSON array of strings, JSON lines with "prompt", or one prompt per line',
         ) from None
     if not found:
-        raise ConfigError(f"cannot use the prompts in '{name}': there are none")
+        raise ConfigError(f"cannot use the prompts in '{name}': the file has none")
     return found
 
 

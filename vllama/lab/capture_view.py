@@ -36,7 +36,7 @@ def list_facts(capture: Capture) -> Iterator[tuple[str, str]]:
     yield "request", f"{capture.request.method} {capture.request.path}"
     yield "id", capture.id
     if capture.request_id != capture.id:
-        yield "client's id", capture.request_id
+        yield "client's request ID", capture.request_id
     yield "received", capture.received_at
     key = f", key {capture.key}" if capture.key else ""
     yield "client", f"{capture.client or NOTHING}{key}"
@@ -68,7 +68,7 @@ def list_facts(capture: Capture) -> Iterator[tuple[str, str]]:
     if times.queued_s:
         parts.append(f"queued {times.queued_s:.3f} s")
     if times.load_s:
-        parts.append(f"of that loading {times.load_s:.3f} s")
+        parts.append(f"of which loading {times.load_s:.3f} s")
     yield "times", ", ".join(parts)
     if tokens := capture.tokens:
         rate = f", {tokens.per_s:.1f} tokens/s" if tokens.per_s else ""
@@ -82,7 +82,7 @@ def list_questions(capture: Capture) -> Iterator[tuple[str, str]]:
     if body.cut:
         yield (
             "request",
-            f"{body.size_bytes} bytes, of which the first {len(body.content)} were kept",
+            f"{body.size_bytes} bytes, of which {len(body.content)} were saved",
         )
         return
     try:

@@ -25,7 +25,7 @@ MAX_KL = 0.02
 DEFAULT_AGREEMENT = 0.5
 CLOSE_NUMBERS = 0.01
 """How far numbers of one answer may be apart, relative to the largest, and still be rounding."""
-TEXTS_DIFFER = "the texts differ, and no log probabilities say how close it was"
+TEXTS_DIFFER = "the texts differ, and log probabilities are not available"
 
 
 class Verdict(StrEnum):
@@ -33,7 +33,7 @@ class Verdict(StrEnum):
 
     SAME = "same"
     NOISE = "same within the engine's noise"
-    UNDECIDED = "cannot tell"
+    UNDECIDED = "undetermined"
     DIFFERENT = "different"
 
 
@@ -139,7 +139,7 @@ def list_faults(
 
 def describe_divergence(kl_mean: float, max_kl: float) -> str:
     """Return how far the probabilities of tokens are apart, as a part of a sentence."""
-    return f"the probabilities of their tokens differ by {kl_mean:.4f} nats (at most {max_kl:g})"
+    return f"the token probabilities differ by {kl_mean:.4f} nats (at most {max_kl:g})"
 
 
 def percent(share: float) -> str:
@@ -165,12 +165,12 @@ def _decide(
         return Verdict.DIFFERENT, f"the status was {a.status} and is {b.status}"
     if first is None:
         if cut and not chance:
-            return Verdict.DIFFERENT, f"the {cut} is cut at another length"
+            return Verdict.DIFFERENT, f"the {cut} is cut at a different length"
         if faults := list_faults((), kl_mean, max_kl):
             return Verdict.DIFFERENT, f"the texts are the same, but {faults[0]}"
         return _decide_numbers(a, b)
     if chance:
-        return Verdict.UNDECIDED, f"the texts differ, as any two answers may: {chance}"
+        return Verdict.UNDECIDED, f"the texts differ, as two sampled responses may: {chance}"
     if not first.is_measured:
         return Verdict.DIFFERENT, TEXTS_DIFFER
     if faults := list_faults([first], kl_mean, max_kl):

@@ -104,10 +104,10 @@ def parse_changes(given: Sequence[str]) -> dict[str, str]:
         name, equals, value = text.partition("=")
         setting = by_name.get(name.strip())
         if not equals or setting is None:
-            reason = "it is not KEY=VALUE" if not equals else f"there is no setting '{name}'"
+            reason = "use KEY=VALUE" if not equals else f"'{name}' is not a setting"
             raise ConfigError(
                 f"cannot set '{text}': {reason}",
-                hint=suggest_setting(name, by_name, "see all settings: vllama config"),
+                hint=suggest_setting(name, by_name, "list settings: vllama config"),
             )
         try:
             setting.kind.parse(value.strip())
@@ -169,7 +169,7 @@ def read_body(capture: Capture) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ConfigError(
             f"cannot change the request {capture.id}: its body is not a JSON object",
-            hint="send it as it is: without --model",
+            hint="replay it without --model",
         )
     return value
 
@@ -179,8 +179,8 @@ def check_whole(capture: Capture) -> None:
     body = capture.request.body
     if body.cut:
         raise ConfigError(
-            f"cannot replay {capture.id}: of its {body.size_bytes} bytes only the first "
-            f"{len(body.content)} were kept"
+            f"cannot replay {capture.id}: only {len(body.content)} of its {body.size_bytes} bytes "
+            "were saved"
         )
 
 
@@ -240,7 +240,7 @@ def describe_chance(capture: Capture, *, same_engine: bool) -> str:
     if isinstance(seed, int) and seed >= 0:
         if same_engine:
             return ""
-        return f"it samples with a seed ({seed}), which means something else to another engine"
+        return f"it samples with a seed ({seed}), which another engine uses differently"
     what = "at its default temperature" if temperature is None else f"at temperature {temperature}"
     return f"it samples {what}, without a seed"
 

@@ -84,7 +84,7 @@ def read_size(text: str) -> int:
         is_short = re.fullmatch(r"\d{1,4}(\.\d+)?", number)
         if size := parse_bytes(f"{number}G" if is_short else number):
             return size
-        raise ValueError("it is none")
+        raise ValueError("must be more than 0")
     except ValueError as error:
         raise ConfigError(f"cannot plan for memory of '{text}': {error}") from None
 
@@ -104,8 +104,8 @@ def read_cards(asked: Iterable[str]) -> list[Accelerator]:
         if card is None:
             near = " or ".join(find_similar(name, (one.name for one in CARDS.values())))
             raise ConfigError(
-                f"cannot plan for GPU '{text}': its name is not known",
-                hint=f"{f'did you mean {near}? Or ' if near else ''}name its memory: --gpu 12GB",
+                f"cannot plan for GPU '{text}': unknown GPU",
+                hint=f"{f'did you mean {near}? Or ' if near else ''}specify its memory: --gpu 12GB",
             )
         memory_bytes = read_size(size) if size else card.total_bytes
         card = replace(card, total_bytes=memory_bytes, free_bytes=memory_bytes)

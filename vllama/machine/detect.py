@@ -110,7 +110,7 @@ def assemble(
         if gpu in untold:
             notes.append(explain_untold(gpu))
         elif gpu not in used:
-            notes.append(f"{gpu.name}, {INSIDE}, is not used: there is a card")
+            notes.append(f"{gpu.name}, {INSIDE}, is not used: a discrete GPU was found")
     return Platform(
         os=system,
         arch="x86_64" if arch == "AMD64" else arch,

@@ -15,9 +15,9 @@ INTEGRATED = "0000:00:02.0"
 """Where the graphics of every Intel processor are."""
 SMALL_BAR = 256 * 1024**2
 
-INSIDE = "inside the processor"
+INSIDE = "integrated into the processor"
 """In every note about graphics there that are not used, which is no fault of the machine."""
-NO_GAIN = f"{INSIDE}, is not used: it reads the same RAM no faster than the cores"
+NO_GAIN = f"{INSIDE}, is not used: it is not faster than the CPU cores"
 APUS = {
     "0x1586": "Strix Halo", "0x150e": "Strix Point", "0x1114": "Krackan Point",
     "0x15bf": "Phoenix", "0x1900": "Hawk Point", "0x1681": "Rembrandt", "0x163f": "Van Gogh",

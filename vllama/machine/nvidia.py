@@ -42,7 +42,7 @@ _FAILURES = (
     ),
     (
         re.compile(r"Insufficient Permissions", re.I),
-        "no permission to use the NVIDIA devices: check the rights of /dev/nvidia*",
+        "no permission to use the NVIDIA devices: check the permissions of /dev/nvidia*",
     ),
 )
 _NO_DEVICES = re.compile(r"no devices were found", re.I)
@@ -179,7 +179,7 @@ def _read_device(nvml: Any, index: int, driver: str, notes: list[str]) -> Accele
     try:
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
     except nvml.NVMLError as error:
-        notes.append(f"GPU {index} cannot be used: {error}")
+        notes.append(f"cannot use GPU {index}: {error}")
         return None
     name = _decode(_query(nvml, nvml.nvmlDeviceGetName, handle) or "NVIDIA GPU")
     memory = _query(nvml, nvml.nvmlDeviceGetMemoryInfo, handle)
@@ -267,8 +267,8 @@ def _query(nvml: Any, function: Any, *args: Any) -> Any:
 
 def _make_mig_note(label: str) -> str:
     return (
-        f"{label} is divided by MIG: its largest instance is used, "
-        "or the one that CUDA_VISIBLE_DEVICES names"
+        f"{label} is partitioned by MIG: using its largest instance, or the one in "
+        "CUDA_VISIBLE_DEVICES"
     )
 
 

@@ -45,7 +45,7 @@ def run_command(
         )
     except subprocess.TimeoutExpired:
         return Output(
-            status=None, text="", problem=f"{argv[0]} gave no answer in {timeout_s:.0f} s"
+            status=None, text="", problem=f"{argv[0]} did not respond in {timeout_s:.0f} s"
         )
     except OSError as error:
         return Output(status=None, text="", problem=f"cannot run {argv[0]}: {error.strerror}")

@@ -60,7 +60,7 @@ def explain_untold(gpu: Accelerator) -> str:
     """Return why a GPU is not used whose memory nobody tells."""
     check = "check it with nvidia-smi"
     if gpu.vendor is Vendor.INTEL:
-        check = "llama.cpp's Vulkan build knows it, once it is installed"
+        check = "llama.cpp's Vulkan build can use it, once installed"
     return f"GPU {gpu.index} ({gpu.name}) does not report its memory and is not used: {check}"
 
 

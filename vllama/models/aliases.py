@@ -56,8 +56,8 @@ def check_aliases(own: Mapping[str, str]) -> None:
         known = model.kind is Kind.HUB or find_hub_alias(model) is not None
         if ref.kind is Kind.PATH or not known:
             raise ConfigError(
-                f'cannot use the alias "{name}" for "{target}": it must stand for a hub model',
-                hint='write it so: name = "hf.co/org/repo:Q4_K_M"',
+                f'cannot use the alias "{name}" for "{target}": it must refer to a hub model',
+                hint='use the full name: name = "hf.co/org/repo:Q4_K_M"',
             )
 
 

@@ -25,7 +25,7 @@ from vllama.models.limits import read_limited
 from vllama.models.names.variants import has_tokenizer
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
 
-CONVERT = "run llama.cpp's convert_lora_to_gguf.py, then vllama create with ADAPTER its-result.gguf"
+CONVERT = "run llama.cpp's convert_lora_to_gguf.py, then vllama create with ADAPTER result.gguf"
 _EMBEDDING = "token_embd.weight"  # its adapter is transposed
 _SMALLER = "use a smaller model of the same family"
 
@@ -50,7 +50,7 @@ def check_adapter(path: Path, info: ModelInfo, name: str = "") -> None:
             return
         header = read_header(path)
     except BadModelFile as error:
-        hint = CONVERT if path.exists() else "ADAPTER names a file or a folder of this machine"
+        hint = CONVERT if path.exists() else "the ADAPTER must be a file or folder on this machine"
         raise BadRequest(f"cannot use the adapter '{name}': {error.message}", hint=hint) from error
     meta = header.metadata
     if not is_adapter(header) or meta.get("adapter.type", "lora") != "lora":
@@ -58,13 +58,13 @@ def check_adapter(path: Path, info: ModelInfo, name: str = "") -> None:
     made_for = meta.get("general.architecture")
     if made_for != info.architecture:
         raise BadRequest(
-            f"cannot use the adapter '{name}': it is for the architecture {made_for}, the model "
-            f"has {info.architecture}"
+            f"cannot use the adapter '{name}': it requires the architecture {made_for}, but the "
+            f"model has {info.architecture}"
         )
     if misfit := explain_misfit(header, info):
         raise BadRequest(
             f"cannot use the adapter '{name}': {misfit}",
-            hint="use the model that it was trained on",
+            hint="use the adapter's base model",
         )
 
 
@@ -87,7 +87,7 @@ def explain_misfit(header: GgufHeader, info: ModelInfo) -> str | None:
             return f"its tensors for '{name}' are not matrices"
         fits = (a[0], b[1]) == own[:2] if name != _EMBEDDING else (b[1], a[1]) == own[:2]
         if not fits:
-            return f"its tensors for '{name}' have another shape"
+            return f"its tensors for '{name}' have a different shape"
     return None
 
 
@@ -102,11 +102,11 @@ def _find_fault(path: Path, base: Bundle, info: ModelInfo) -> tuple[str, str | N
     """Return why a draft model cannot guess for `base`, and a hint; "" if it can. BadRequest."""
     if path.is_dir() is not (base.format is Format.SAFETENSORS):
         form = "a folder of safetensors" if base.format is Format.SAFETENSORS else "a GGUF file"
-        reason = f"it has to be {form}, as '{base.name}' is"
+        reason = f"it must be {form}, like '{base.name}'"
         return reason, f"{_SMALLER} in the same format"
     is_copy = path.is_file() and filecmp.cmp(path, base.path, shallow=False)
     if is_copy or path.resolve() == base.path.resolve():
-        return "it is the model itself", _SMALLER
+        return "it is the same model", _SMALLER
     if path.is_dir():
         try:
             draft = read_folder(path)
@@ -125,9 +125,9 @@ def _find_fault(path: Path, base: Bundle, info: ModelInfo) -> tuple[str, str | N
         writes = not (is_projector(header) or is_adapter(header) or kind is None)
         same = kind == info.metadata.get("tokenizer.ggml.model")
     if not writes:
-        return "it is no model that writes text", None
+        return "it is not a text generation model", None
     if not same:
-        return f"its tokens are not those of '{base.name}'", _SMALLER
+        return f"its tokens differ from those of '{base.name}'", _SMALLER
     return "", None
 
 
@@ -150,9 +150,7 @@ def read_given_header(name: str, path: Path) -> GgufHeader:
     try:
         return read_header(path)
     except BadModelFile as error:
-        raise BadRequest(
-            f"cannot use '{name}': {error.message}", hint="only GGUF files can be used so"
-        ) from error
+        raise BadRequest(f"cannot use '{name}': {error.message}", hint="use a GGUF file") from error
 
 
 def is_projector(header: GgufHeader) -> bool:

@@ -42,7 +42,7 @@ QUANTS = ("F32", "F16", "BF16", "Q4_K_S", "Q4_K_M", "Q8_0")
 MAX_TAG = 80
 
 UNUSED_RENDERER = (
-    "keeping renderer and parser without using them: prompts, thinking and tool calls follow the "
+    "renderer and parser are stored but not used: prompts, thinking and tool calls follow the "
     "model's template"
 )
 
@@ -147,11 +147,11 @@ def check_new_name(text: str) -> str:
     try:
         ref = ModelRef.parse(text)
     except BadRequest:
-        raise InvalidModelRef(INVALID_NAME, hint="write name[:tag]") from None
+        raise InvalidModelRef(INVALID_NAME, hint="use the form name[:tag]") from None
     taken = ref.kind is Kind.PATH or ref.host == HUB_HOST or is_cloud(ref) or "://" in text
     if taken or len(ref.tag) > MAX_TAG:
         raise InvalidModelRef(
-            INVALID_NAME, hint="write name[:tag]: paths, hub and cloud names are taken"
+            INVALID_NAME, hint="use name[:tag]; paths, hub and cloud names are reserved"
         )
     # two segments look like a hub repository, but here they are a namespace and a name
     return replace(ref, kind=Kind.LIBRARY).display
@@ -169,7 +169,7 @@ def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
         if is_projector(header):
             projectors.append(path)
         elif is_adapter(header):
-            raise BadRequest(f"cannot use '{name}': it is an adapter", hint="name it as one")
+            raise BadRequest(f"cannot use '{name}': it is an adapter", hint="use ADAPTER")
         elif header.metadata.get("split.count", 0) not in (0, 1):
             raise BadRequest(
                 f"cannot use '{name}': it is one part of a split model",
@@ -179,8 +179,8 @@ def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
             models.append((name, path))
     if len(models) != 1 or len(projectors) > 1:
         raise BadRequest(
-            f"cannot make a model of {len(models)} model files and {len(projectors)} projectors",
-            hint="give one GGUF file, and its projector if it has one",
+            f"cannot combine {len(models)} model files and {len(projectors)} projectors",
+            hint="specify one GGUF file, and optionally its projector",
         )
     (name, path), projector = models[0], projectors[0] if projectors else None
     everything = (path, projector) if projector else (path,)
@@ -201,7 +201,7 @@ def make_bundle(files: Iterable[tuple[str, Path]]) -> Bundle:
 def add_projector(bundle: Bundle, path: Path) -> Bundle:
     """Add a second FROM line to a model: a projector in a file. Raises BadRequest."""
     if not is_projector(read_given_header(path.name, path)):
-        raise BadRequest(f"cannot use '{path}' beside '{bundle.name}': it is no projector")
+        raise BadRequest(f"cannot use '{path}' with '{bundle.name}': it is not a projector")
     bundle = bundle.without_settings()
     files = tuple(file for file in bundle.files if file != bundle.projector)
     return replace(bundle, projector=path, files=(*files, path))
@@ -221,7 +221,7 @@ def choose_quant(
     quant = wanted.strip().upper()
     if quant not in QUANTS:
         raise BadRequest(
-            f'unsupported quantization "{wanted}"', hint=f"known are {', '.join(QUANTS)}"
+            f'unsupported quantization "{wanted}"', hint=f"supported: {', '.join(QUANTS)}"
         )
     has = (_info(library, base).quant or base.quant or "unknown").upper()
     if base.format is Format.SAFETENSORS:

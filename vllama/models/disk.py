@@ -73,7 +73,7 @@ def lock_data(lock: Path, task: str) -> Iterator[None]:
     except OSError as error:
         raise VllamaError(
             f"cannot {task}: {error.strerror}",
-            hint="set VLLAMA_DATA_DIR to a folder that can be written",
+            hint="set VLLAMA_DATA_DIR to a writable folder",
         ) from error
 
 

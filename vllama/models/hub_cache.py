@@ -88,7 +88,7 @@ class HubRepo(BlobStorage):
             return place
         place.parent.mkdir(parents=True, exist_ok=True)
         if not place.parent.resolve().is_relative_to(self.snapshot(commit).resolve()):
-            raise SourceError(f"cannot keep '{path}': a link leads it out of the hub's cache")
+            raise SourceError(f"cannot store '{path}': a link points outside the hub's cache")
         temporary = self.root / f".link-{uuid.uuid4().hex}"
         try:
             temporary.symlink_to(target)
@@ -165,7 +165,7 @@ class HubRepo(BlobStorage):
 def _one_name(name: str) -> str:
     """Return the name of a file or folder here; raise SourceError for a path."""
     if not name or "/" in name or "\0" in name or name in (".", ".."):
-        raise SourceError(f"cannot keep {name[:80]!r} in the hub's cache: it leads out of it")
+        raise SourceError(f"cannot store {name[:80]!r} in the hub's cache: it points outside")
     return name
 
 

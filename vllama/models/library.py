@@ -105,16 +105,16 @@ class Library(StoredModels):
         """Return the hint for a model that is not here: a similar name, a pull, or the list."""
         for item in self.list_skipped():
             if ref.means(item.name):
-                return f"it lies in '{item.path}', but is left out: {item.reason}"
+                return f"'{item.path}' contains it but is ignored: {item.reason}"
         keys = _list_spellings(tuple(bundle.name for bundle in self.list()))
         wanted = f"{ref.plain}:{ref.tag}" if ref.has_tag else ref.plain
         near = list(dict.fromkeys(keys[key] for key in find_similar(wanted, keys)))
         if not may_pull:
-            other = "see what is here: vllama list"
+            other = "list installed models: vllama list"
         elif ref.kind is Kind.HUB or self.find_alias(ref):
             other = f"run: vllama pull {ref.text}"
         else:
-            other = "pull it from the hub by its full name: vllama pull hf.co/org/repo"
+            other = "pull it by its full name: vllama pull hf.co/org/repo"
         return f"did you mean {' or '.join(near)}? Otherwise {other}" if near else other
 
     def _configure(self, bundle: Bundle, *names: str) -> Bundle:
@@ -169,7 +169,7 @@ class Library(StoredModels):
                 self._drafts[key] = OK
         except VllamaError as error:
             if self._drafts.get(key) != error.message:
-                log.warning("%s: its draft model is left out: %s", bundle.name, error.sentence())
+                log.warning("%s: ignoring its draft model: %s", bundle.name, error.sentence())
             self._drafts[key] = error.message
             return bundle
         files = (*bundle.files, *list_model_files(draft.path))
@@ -222,7 +222,7 @@ class Library(StoredModels):
         if (model := self.tables.find_alias(name)) is not None:
             raise BadRequest(
                 f"cannot remove '{name}': it is an alias of '{model}' in the config file",
-                hint="take it out of that file",
+                hint="remove the alias from that file",
             )
         bundle = self.search(name)
         if bundle is None:

@@ -79,10 +79,10 @@ def check_size(path: str, size_bytes: int, most_bytes: int | None) -> None:
     """Raise Forbidden for a file that is larger than the user allows; None: any size."""
     if most_bytes is not None and size_bytes > most_bytes:
         raise Forbidden(
-            f"cannot fetch '{path}': it has {format_bytes_decimal(size_bytes)}, and no more than "
-            f"{format_bytes_decimal(most_bytes)} are allowed",
-            hint="choose a smaller model, or raise the setting max_blob_size (vllama serve "
-            "--max-blob-size SIZE)",
+            f"cannot download '{path}': its size is {format_bytes_decimal(size_bytes)}; the limit "
+            f"is {format_bytes_decimal(most_bytes)}",
+            hint="choose a smaller model, or increase max_blob_size (vllama serve --max-blob-size "
+            "SIZE)",
         )
 
 

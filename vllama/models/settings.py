@@ -35,9 +35,9 @@ class UpstreamTraits:
     thinking: Annotated[str, kinds.choice("parsed", "tags", "none")] | None = setting(
         "the server parses thinking, leaves it between tags, or has none", example='"tags"'
     )
-    context_length: kinds.Context | None = setting("context in tokens", example="8192")
-    embeddings: bool | None = setting("it makes vectors and nothing else")
-    images: bool | None = setting("it reads images", example="false")
+    context_length: kinds.Context | None = setting("context length, in tokens", example="8192")
+    embeddings: bool | None = setting("embedding model")
+    images: bool | None = setting("accepts images", example="false")
 
 
 Traits = Annotated[UpstreamTraits, make_kind(UpstreamTraits)]
@@ -55,19 +55,19 @@ class ModelSettings:
     `origins` has the table that each field comes from, or the tables of one that is merged.
     """
 
-    engine: kinds.Name | None = setting("engine that serves it", example='"my-engine"', effect=LOAD)
+    engine: kinds.Name | None = setting("engine to use", example='"my-engine"', effect=LOAD)
     engine_args: table_kinds.Arguments | None = setting(
-        "additional arguments for its engine", example='["--seed", "1"]', effect=LOAD
+        "additional arguments for the engine", example='["--seed", "1"]', effect=LOAD
     )
     context_length: kinds.Context | None = setting(
-        "context length in tokens", example="8192", effect=LOAD
+        "context length, in tokens", example="8192", effect=LOAD
     )
     num_parallel: kinds.Count | None = setting("parallel requests", example="4", effect=LOAD)
     replicas: table_kinds.Replicas | None = setting(
-        "processes that share its requests", example="2", effect=LOAD
+        "processes that share the model's requests", example="2", effect=LOAD
     )
     gpus: Annotated[tuple[int, ...] | str, table_kinds.GPUS] | None = setting(
-        'indices of its GPUs, or "spread": all of them; default: as few as possible',
+        'GPU indices, or "spread" for all GPUs; default: as few as possible',
         example="[0, 1]", effect=LOAD,
     )  # fmt: skip
     rpc: tuple[table_kinds.RpcServer, ...] | None = setting(
@@ -78,19 +78,19 @@ class ModelSettings:
         "number format of the KV cache", example='"q8_0"', effect=LOAD
     )
     strict: bool | None = setting(
-        "refuse it instead of trying another plan or the CPU", effect=LOAD
+        "fail to load instead of trying another plan or the CPU", effect=LOAD
     )
     inspect: bool | None = setting(
-        "let requests collect its activations and steer it; slower", effect=LOAD
+        "let requests collect activations and steer the model; slower", effect=LOAD
     )
     cache_disk: kinds.SizeOrSwitch | None = setting(
-        "disk space for its conversations; false: none", example='"5GB"', effect=LOAD
+        "disk space for conversations; false: none", example='"5GB"', effect=LOAD
     )
     keep_alive_s: kinds.Duration | None = setting(
-        "how long it stays loaded when idle; negative: forever", example='"30m"'
+        "time to keep an idle model loaded; negative: forever", example='"30m"'
     )
-    pin: bool | None = setting("keep it loaded, whatever requests ask for")
-    preload: bool | None = setting("load it when the server starts", effect=Effect.RESTART)
+    pin: bool | None = setting("keep the model loaded, whatever requests specify")
+    preload: bool | None = setting("load the model when the server starts", effect=Effect.RESTART)
     priority: Annotated[int, kinds.number(-1000, 1000)] | None = setting(
         "models with a lower priority are unloaded first", example="10"
     )
@@ -98,7 +98,7 @@ class ModelSettings:
         "upper limit for max_tokens of any request", example="4096"
     )
     defaults: table_kinds.Parameters | None = setting(
-        "default parameters of its requests", example="{ temperature = 0.6 }"
+        "default parameters of requests", example="{ temperature = 0.6 }"
     )
     force: table_kinds.Parameters | None = setting(
         "parameters that override those of requests", example="{ top_k = 20 }"
@@ -108,30 +108,30 @@ class ModelSettings:
     )
     system: str | None = setting("default system prompt", example='"You are brief."')
     pass_fields: tuple[table_kinds.PassedField, ...] | None = setting(
-        "additional request fields to pass to its engine", example='["my_sampler"]'
+        "additional request fields to pass to the engine", example='["my_sampler"]'
     )
     aliases: tuple[table_kinds.ModelName, ...] | None = setting(
         "additional names", example='["gpt-4o-mini"]'
     )
     draft: table_kinds.ModelName | None = setting(
-        "small model for speculative decoding; not used where it is no faster",
+        "small model for speculative decoding; not used where it is slower",
         example='"qwen3:0.6b"',
     )  # fmt: skip
     fallback: tuple[table_kinds.Link, ...] | None = setting(
-        "models that respond if it cannot, in this order: URL#MODEL, UPSTREAM:MODEL or a name",
+        "fallback models, in order: URL#MODEL, UPSTREAM:MODEL or a name",
         example='["http://gpu2:11434#qwen3:8b", "openai:gpt-4.1-mini"]',
     )  # fmt: skip
     fallback_after_s: kinds.Duration | None = setting(
-        "time limit for the first token before the next fallback is tried", example='"30s"'
+        "time limit for the first token before trying the next fallback", example='"30s"'
     )
     nodes: tuple[kinds.Name, ...] | None = setting(
-        'nodes of a cluster that may serve it; "here": the head itself', example='["10.0.0.5"]'
+        'cluster nodes that may serve it; "here": the head itself', example='["10.0.0.5"]'
     )
     traits: Traits | None = setting(
         "traits of an upstream's model, as in [upstreams.NAME]", example="{ context_length = 8192 }"
     )
     price: Annotated[Price, make_kind(Price)] | None = setting(
-        "prices per million tokens; default of cached: that of prompt",
+        "prices per million tokens; `cached` defaults to `prompt`",
         example="{ prompt = 0.15, cached = 0.02, generated = 0.60 }",
     )
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)

@@ -233,7 +233,7 @@ class PulledNames:
     def _locked(self) -> AbstractContextManager[None]:
         """Hold the lock of the file against other pulls and removals. Raises VllamaError."""
         lock = self._path.with_name(f".{self._path.name}.lock")
-        return lock_data(lock, f"note the name in '{self._path}'")
+        return lock_data(lock, f"record the name in '{self._path}'")
 
     def _read(self) -> Mapping[str, tuple[str, str]]:
         rest_on(self._path)

@@ -25,7 +25,7 @@ def read_parameters(value: object) -> dict[str, object]:
         raise ValueError("not a table such as { temperature = 0.6 }")
     for name in value:
         if name not in known:
-            raise ValueError(f"'{name}' is no parameter of a request; {suggest(name, known)}")
+            raise ValueError(f"'{name}' is not a request parameter; {suggest(name, known)}")
     try:
         resolve_options({}, value)
     except BadRequest as error:
@@ -40,9 +40,9 @@ def read_gpus(value: object) -> tuple[int, ...] | str:
     items = value if isinstance(value, list) else str(value).split(",")
     found = tuple(read_number(0, 1023)(str(item).strip()) for item in items)
     if not found:
-        raise ValueError("no GPU is named; to keep a model on the CPU, set gpu_layers = 0")
+        raise ValueError("no GPU is specified; to keep a model on the CPU, set gpu_layers = 0")
     if len(set(found)) < len(found):
-        raise ValueError("a GPU is named twice")
+        raise ValueError("a GPU is listed twice")
     return found
 
 
@@ -59,7 +59,7 @@ def read_link(text: str) -> str:
         url, _, model = text.partition("#")
         read_http_url(url)
         if not model:
-            raise ValueError(f"'{text}' names no model; write http://host:port#model")
+            raise ValueError(f"'{text}' has no model name; use http://host:port#model")
     elif not text.strip():
         raise ValueError("it is empty")
     return text.strip()
@@ -88,14 +88,14 @@ def read_passed(text: str) -> str:
     from vllama.chat.engine.request_fields import CODE_FIELDS
 
     if (name := text.strip().lower()) in CODE_FIELDS:
-        raise ValueError(f"'{name}' may be code; it is for keys of admins, with --inspect-code")
+        raise ValueError(f"'{name}' is for admin keys only, with --inspect-code")
     return name
 
 
 def read_url_path(text: str) -> str:
     """Accept the path of a URL."""
     if not text.startswith("/"):
-        raise ValueError("it does not begin with /")
+        raise ValueError("it does not start with /")
     return text
 
 

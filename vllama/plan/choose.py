@@ -67,14 +67,14 @@ def choose_engine(
         engine = find_named_engine(facts, wanted)
         if format_ and format_ not in engine.formats:
             raise NoPlan(
-                f"cannot serve a {format_} model with {engine.title}: it reads "
+                f"cannot serve a {format_} model with {engine.title} : it reads "
                 + " and ".join(engine.formats),
-                hint="choose another engine, or a model in that format",
+                hint="use another engine, or a model in that format",
             )
         if absent := found.missing.get(engine.name):
             raise make_engine_missing_error(facts, absent)
         installation = found.installations[engine.name]
-        return Choice(engine=engine.name, installation=installation, reason="asked for by name")
+        return Choice(engine=engine.name, installation=installation, reason="requested by name")
     better: list[str] = []  # missing engines that would be taken
     passed: list[tuple[Engine, str, str]] = []  # installed ones that lack something
     unable: list[tuple[Engine, str, str]] = []  # installed ones that cannot serve it at all
@@ -88,7 +88,7 @@ def choose_engine(
                 unable.append((engine, reason, f"cannot: {why}"))
         elif absent and not lack and is_obtainable(facts, absent):
             better.append(
-                f"{engine.title} would be the choice here ({reason}), but {absent.reason}: "
+                f"{engine.title} would be preferred here ({reason}), but {absent.reason}: "
                 f"{write_advice(facts, absent)}"
             )
         elif lack and not absent:
@@ -131,7 +131,7 @@ def list_better_for_gpu(facts: Facts, format_: Format) -> list[str]:
         return []
     absent = facts.found.missing
     return [
-        f"{engine.title} would be the choice here ({reason}), but {absent[engine.name].reason}: "
+        f"{engine.title} would be preferred here ({reason}), but {absent[engine.name].reason}: "
         f"{write_advice(facts, absent[engine.name])}, then pull the model's {engine.formats[0]}"
         for engine, _, reason in rank_engines(facts)
         if engine.name in absent
@@ -154,7 +154,7 @@ def describe_size(facts: Facts, bundle: Bundle, info: ModelInfo, estimate: Estim
     """Return context and memory of a plan in a sentence."""
     if bundle.format is Format.REMOTE:
         if info.context_length:
-            return f"context length {info.context_length}, as that server reports"
+            return f"context length {info.context_length}, as reported by that server"
         return "that server does not report a context length"
     gpus = estimate.settings.gpus if estimate.memory.on_gpu else ()
     pool = name_pool(gpus[0]) if gpus else RAM
@@ -170,8 +170,8 @@ def describe_more_memory(memory: Memory) -> Iterator[str]:
         yield f"prompt cache: up to {format_amount(cache_bytes)} more"
     if memory.copied_bytes:
         yield (
-            f"second copy of the weights: {format_amount(memory.copied_bytes)} more, in an order "
-            "that suits this processor; the file's copy makes room if memory runs short"
+            f"second copy of the weights: {format_amount(memory.copied_bytes)} more, reordered "
+            "for this processor; the original is dropped if memory runs low"
         )
 
 
@@ -233,7 +233,7 @@ def make_nothing_found_error(facts: Facts, format_: Format | None) -> NoPlan:
             return make_engine_missing_error(facts, (*offered, *absent)[0])
         return NoPlan(
             f"cannot serve a {format_} model on this machine: no engine for it runs here",
-            hint="choose a GGUF of the model (hf.co/org/repo-GGUF)",
+            hint="use a GGUF of the model (hf.co/org/repo-GGUF)",
         )
     what = f"a {format_} model: no engine for it" if format_ else "models: no engine"
     reasons = [

@@ -225,7 +225,7 @@ def place(
         )
 
     if facts.gpus is not None:
-        why = "spread over all, as asked for" if facts.gpus == SPREAD else "as asked for"
+        why = "spread over all, as requested" if facts.gpus == SPREAD else "as requested"
         return attempt(gpus, rooms, why)
     several = len(gpus) > 1
     for room in () if divided else (find_rooms(facts, gpus, now=True), rooms):

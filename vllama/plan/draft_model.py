@@ -63,9 +63,9 @@ def choose_draft(speeds: DraftSpeeds) -> tuple[bool, str]:
     """Return whether the draft model is used for a load, and why, as a sentence for the plan."""
     drafted, plain = speeds.with_draft, speeds.without
     if not drafted.is_known:
-        return True, "its draft model is used, and its speed measured"
+        return True, "its draft model is used, and its speed is measured"
     if not plain.is_known:
-        return False, f"its draft model is left out once, to compare: {drafted} with it"
+        return False, f"its draft model is not used this time, for comparison: {drafted} with it"
     faster = drafted.tokens / drafted.seconds > plain.tokens / plain.seconds
     verdict = "used" if faster else "not used"
     return faster, f"its draft model is {verdict}: measured {drafted} with it, {plain} without"

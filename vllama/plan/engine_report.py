@@ -20,37 +20,37 @@ from vllama.plan.types import Facts
 
 
 class EngineRow(Struct, frozen=True, kw_only=True):
-    """Facts about one engine."""
+    """An engine."""
 
     name: str
-    title: Annotated[str, says("its name for people")]
-    aliases: Annotated[list[str], says("other names that `--engine` takes")]
-    formats: Annotated[list[str], says("the formats of models that it reads")]
-    modes: Annotated[list[str], says("what it can do")]
-    installed: Annotated[bool, says("whether it is here")]
-    version: Annotated[str | None, says("its version")]
-    where: Annotated[str | None, says("which environment it is in")]
-    path: Annotated[str | None, says("the program")]
-    offloads: Annotated[bool | None, says("whether this build can use a GPU")]
-    preference: Annotated[int, says("how well it suits this machine; the highest wins")]
-    suits: Annotated[bool, says("whether it is chosen by itself")]
-    reason: Annotated[str, says("why it suits, or does not")]
-    missing: Annotated[str | None, says("why it is not here")]
+    title: Annotated[str, says("display name")]
+    aliases: Annotated[list[str], says("other names accepted by `--engine`")]
+    formats: Annotated[list[str], says("supported model formats")]
+    modes: Annotated[list[str], says("capabilities")]
+    installed: Annotated[bool, says("true if installed")]
+    version: Annotated[str | None, says("installed version")]
+    where: Annotated[str | None, says("environment of the engine")]
+    path: Annotated[str | None, says("path of the program")]
+    offloads: Annotated[bool | None, says("true if this build supports a GPU")]
+    preference: Annotated[int, says("preference on this machine; the highest wins")]
+    suits: Annotated[bool, says("true if it can be chosen automatically")]
+    reason: Annotated[str, says("reason for or against it")]
+    missing: Annotated[str | None, says("reason why it is not installed")]
     hint: str | None
-    requirements: Annotated[list[str], says("the packages that an installation takes")]
+    requirements: Annotated[list[str], says("packages that an installation adds")]
     download_bytes: int | None
-    by_hand: Annotated[str | None, says("how to install it by hand")]
-    chosen: Annotated[bool, says("whether it is the default")]
+    by_hand: Annotated[str | None, says("installation commands")]
+    chosen: Annotated[bool, says("true for the default engine")]
 
 
 class Engines(Struct, frozen=True, kw_only=True):
     """The machine and its engines."""
 
-    platform: Annotated[str, says("the machine, in words")]
-    chosen: Annotated[str | None, says("the engine that is used by default")]
-    error: Annotated[str | UnsetType, says("why no engine is chosen")] = UNSET
+    platform: Annotated[str, says("description of the machine")]
+    chosen: Annotated[str | None, says("default engine")]
+    error: Annotated[str | UnsetType, says("reason why there is no default engine")] = UNSET
     hint: str | UnsetType | None = UNSET
-    engines: Annotated[list[EngineRow], says("the engines, installed ones first")]
+    engines: Annotated[list[EngineRow], says("engines, installed ones first")]
 
 
 def report_engines(facts: Facts) -> Engines:

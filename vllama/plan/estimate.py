@@ -72,7 +72,7 @@ def make_estimate(
         whole, why = replace(whole, cache_type="q8_0"), f"{why}, with the KV cache in q8_0"
         estimate = attempt(whole)
     if gpu_layers > 0 and estimate.memory.gpu_parts and not estimate.is_whole:
-        why = f"{describe_division(facts, info, estimate)}, as asked for"
+        why = f"{describe_division(facts, info, estimate)}, as requested"
     if estimate.fits or not divides:
         return estimate.because(why)
     for rungs in list_divisions(engine, choice.installation, info, whole):
@@ -88,7 +88,7 @@ def make_estimate(
     if estimate.fits_gpus and not alone.fits:
         return estimate
     free = format_amount(sum(gpu.free_bytes for gpu in list_usable(facts.platform)))
-    return alone.because(f"all layers in RAM: the {free} free on the GPU hold none and its buffers")
+    return alone.because(f"all layers in RAM: {free} of free GPU memory cannot hold one layer")
 
 
 def list_divisions(
@@ -136,11 +136,11 @@ def make_rung_estimate(
     wanted, asked = choose_context(facts, format_, info, need, on_gpu=on_gpu)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
-        reasons.append(f"context limited to the {wanted} tokens that the model was trained for")
+        reasons.append(f"context limited to the {wanted} tokens that the model was trained on")
     sensible = (SENSIBLE_CONTEXT, info.context_length, given.context_length)
     least = min(tokens for tokens in sensible if tokens)
     if rung.divided and not asked and wanted > least:
-        reasons.append(f"context of {least} tokens, not {wanted}: the GPU has no room for all")
+        reasons.append(f"context of {least} tokens, not {wanted}: not enough GPU memory")
         wanted = least
     context = round_up(max(wanted, 4), engine.overhead.context_multiple)
     if given.replicas > 1 and format_ is not Format.REMOTE:
@@ -148,7 +148,7 @@ def make_rung_estimate(
     settings, kind = draft_settings(facts, engine, need, context, rung), rung.cache_type or ""
     if kind.startswith(("q", "iq")) and not (settings.flash_attention or engine.tunes):
         # llama.cpp: docs/reference/engines.md#llama-server
-        reasons.append(f"KV cache in f16: in {kind} it needs flash attention, which is off")
+        reasons.append(f"KV cache in f16: {kind} needs flash attention, which is off")
         settings = replace(settings, kv_cache_type=None)
     request = TuningRequest(
         settings=settings,
@@ -223,7 +223,7 @@ def tune_by_overhead(
             context, multiple, least, lambda length: not attempt(length, slots).lacking
         )
         if fitting is not None and fitting < context:
-            reasons.append(f"context lowered from {context} to {fitting} tokens to fit into memory")
+            reasons.append(f"context reduced from {context} to {fitting} tokens to fit into memory")
             context = fitting
     return attempt(context, slots), most, reasons
 
@@ -293,8 +293,8 @@ def layers(
         asked = facts.settings.gpu_layers
     gpus, offloads = facts.platform.accelerators, choice.installation.offloads
     if asked == 0:
-        return 0, "all layers on the CPU, as asked for" if gpus else None
-    wanted = f"though {asked} on a GPU were asked for" if asked and asked > 0 else ""
+        return 0, "all layers on the CPU, as requested" if gpus else None
+    wanted = f"although {asked} on a GPU were requested" if asked and asked > 0 else ""
     if not gpus and not wanted:
         return 0, None
     if not offloads:
@@ -303,7 +303,7 @@ def layers(
         return 0, f"all layers on the CPU{', ' if wanted else ''}{wanted}: {why}"
     if not gpus:
         assert asked is not None
-        return asked, f"no GPU was found, {wanted}: where the layers go is up to the engine"
+        return asked, f"no GPU was found, {wanted}: the engine decides where the layers go"
     backend = choice.installation.backend
     where = f"the GPU ({backend})" if backend else "the GPU"
     if facts.platform.of(Vendor.APPLE):
@@ -312,11 +312,11 @@ def layers(
     if not wanted:
         return -1, f"all layers on {where}"
     if not engine.splits_layers:
-        return -1, f"all layers on {where}: {engine.title} does not split a model"
+        return -1, f"all layers on {where}: {engine.title} does not split models"
     assert asked is not None
     if info.block_count and asked > info.block_count:
-        return asked, f"all {info.block_count} layers on {where}, as asked for"
-    return asked, f"{asked} layers on {where}, as asked for"
+        return asked, f"all {info.block_count} layers on {where}, as requested"
+    return asked, f"{asked} layers on {where}, as requested"
 
 
 def choose_context(

@@ -162,9 +162,9 @@ def make_refused_error(found: Resolution, why: str) -> NoPlan:
     base = next(iter(found.repository.bases), None)
     return NoPlan(
         f"cannot serve '{found.repository.hub_id}' here: {why}",
-        hint=f"pull what it was made from: vllama pull hf.co/{base}"
+        hint=f"pull the original model: vllama pull hf.co/{base}"
         if base
-        else "choose another repository of the model, such as a GGUF (hf.co/org/repo-GGUF)",
+        else "use another repository of the model, such as a GGUF (hf.co/org/repo-GGUF)",
     )
 
 
@@ -272,17 +272,17 @@ def _mark_candidates(
         elif one is not None and not (one.fit.fits and one.fit.is_whole):
             reason = f"it {_describe_fit(one.fit)}"
         elif one is not None and one.variant.size_bytes > taken.variant.size_bytes:
-            reason = "it fits with a small context only"
+            reason = "it fits only with a small context"
         elif variant.format is taken.variant.format and variant.size_bytes > limit:
-            reason = "larger ones only if they are asked for"
+            reason = "chosen only on request"
             more = _sum_weights(variant) - _sum_weights(usual.variant)
             larger = replace(usual.info, weights_bytes=usual.info.weights_bytes + more)
             fit = fits.judge(larger, variant.format)
             reason += f": it {_describe_fit(fit)}" if fit else ""
         elif taken.fit.fits:
-            reason = f"{taken.label} was taken"
+            reason = f"{taken.label} was chosen"
         else:
-            reason = "it would fit" if one is not None else "it is not considered"
+            reason = "it fits" if one is not None else "it is not considered"
         candidates.append(replace(candidate, taken=is_taken, reason=reason))
     return replace(taken.found, variant=taken.variant, candidates=tuple(candidates))
 
@@ -304,21 +304,21 @@ def _explain_shortage(
     hints: list[str] = []
     smaller = next((one for one in judged if one.fit.fits), None) if named else None
     if smaller is not None:
-        hints.append(f"take {smaller.label}, which fits")
+        hints.append(f"use {smaller.label}, which fits")
     elif smallest is not usual:
-        text += f"; {smallest.label}, the smallest there is, needs {smallest.fit.needed}"
+        text += f"; {smallest.label}, the smallest available, needs {smallest.fit.needed}"
     for one in (usual, smallest) if smaller is None else ():
         if context := fits.find_context(one.info, one.variant.format, one.fit):
             with_it = f" with {one.label}" if len(judged) > 1 else ""
-            hints.append(f"take a smaller context, such as --context-length {context}{with_it}")
+            hints.append(f"reduce the context length, such as --context-length {context}{with_it}")
             break
     if smaller is None and (kin := _find_kin(usual, fits, family)):
-        hints.append(f"take a smaller model of the family: {kin}")
+        hints.append(f"use a smaller model of the family: {kin}")
     resolution = _mark_candidates(usual, judged, None, fits)
     shortage = NotEnoughMemory(
         f"model requires more memory ({text}) than is usable ({usual.fit.usable})",
         hint="; or ".join(hints)
-        or "take a smaller model, or a repository with smaller quantizations of this one",
+        or "use a smaller model, or a repository with smaller quantizations of this one",
     )
     return replace(resolution, shortage=shortage)
 

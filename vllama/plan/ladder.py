@@ -42,9 +42,9 @@ NUMBERS = ("first", "second", "third", "fourth")
 
 WORDS = {
     Fault.MEMORY: "it runs out of memory",
-    Fault.ARCHITECTURE: "the engine does not know the architecture",
+    Fault.ARCHITECTURE: "the engine does not support the architecture",
     Fault.QUANTIZATION: "the engine cannot read the quantization",
-    Fault.MISMATCH: "driver or libraries do not suit the engine's build",
+    Fault.MISMATCH: "the driver or libraries do not match the engine's build",
     Fault.DEVICE: "the engine finds no usable GPU",
 }
 """The kinds of failure that have steps."""
@@ -171,14 +171,14 @@ def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator
         and not facts.settings.num_parallel
         and fewer < at_once
     ):
-        words = f"{fewer} instead of {at_once} requests at once"
+        words = f"{fewer} instead of {at_once} parallel requests"
         yield step(words, replace(relief, max_parallel=fewer))
     if memory and not relief.eager:
-        yield step("eager, without graphs in memory", replace(relief, eager=True))
+        yield step("eager, without CUDA graphs", replace(relief, eager=True))
     if (memory or fault is Fault.QUANTIZATION) and not names_form(plan.bundle):
         for other in forms:
             if not memory or other[0].size_bytes < plan.bundle.size_bytes:
-                words = f"the form in {other[0].quant}, which is here"
+                words = f"the installed {other[0].quant} variant"
                 yield step(words, form=make_substitute(plan.bundle, other))
     if may_shorten:
         yield shorten
@@ -188,7 +188,7 @@ def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator
         yield step("on the CPU")
     if fault in WORDS and not facts.settings.engine:
         without = relief.without | {plan.engine}
-        yield step(f"another engine than {engine.title}", replace(relief, without=without))
+        yield step(f"an engine other than {engine.title}", replace(relief, without=without))
 
 
 def find_title(facts: Facts, plan: Plan) -> str:
@@ -247,12 +247,12 @@ def make_last_error(
             f"({'the same' if now.diagnosis == before.diagnosis else now.diagnosis.cause})"
             for before, now in pairwise(failed)
         ]
-        parts.append(f"tried then: {'; '.join(tried)}")
+        parts.append(f"tried next: {'; '.join(tried)}")
     hints = [first.diagnosis.hint, *list_offers(facts, failed, forms)]
     return EngineStartFailed(
         "; ".join((*parts, *list_kept(facts, failed))),
         hint="; or ".join(hint for hint in hints if hint)
-        or f"read the engine's log: vllama logs {first.plan.bundle.name}",
+        or f"see the engine's log: vllama logs {first.plan.bundle.name}",
     )
 
 
@@ -263,17 +263,17 @@ def list_kept(facts: Facts, failed: Sequence[Failed]) -> list[str]:
     if not faults:
         return []
     if settings.strict:
-        return ["nothing else is tried with --strict"]
+        return ["no other plan is tried with --strict"]
     asked = []
     if Fault.MEMORY in faults and plan.context_asked:
         asked.append(f"the context of {plan.settings.context_length} tokens")
     if Fault.MEMORY in faults and settings.num_parallel:
-        asked.append(f"{settings.num_parallel} requests at once")
+        asked.append(f"{settings.num_parallel} parallel requests")
     found = facts.found
     others = (found.engines[name] for name in found.installations if name != plan.engine)
     if settings.engine and any(plan.bundle.format in other.formats for other in others):
         asked.append("the engine")
-    return [f"not changed, since asked for: {', '.join(asked)}"] if asked else []
+    return [f"not changed, as requested: {', '.join(asked)}"] if asked else []
 
 
 def list_offers(facts: Facts, failed: Sequence[Failed], forms: Sequence[Form]) -> list[str]:

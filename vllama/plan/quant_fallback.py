@@ -75,7 +75,7 @@ def smaller_offer(bundle: Bundle, forms: Sequence[Bundle]) -> str | None:
     """Return the hint to take a smaller quantization: one that is here, else one to be pulled."""
     smaller = [form for form in forms if form.size_bytes < bundle.size_bytes]
     if smaller:
-        return f"use {smaller[0].name}, which is here and smaller"
+        return f"use {smaller[0].name}, which is installed and smaller"
     if bundle.hub_id and bundle.format is Format.GGUF:
         return f"pull a smaller quantization: vllama pull hf.co/{bundle.hub_id}:QUANT"
     return None

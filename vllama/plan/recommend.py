@@ -34,21 +34,21 @@ FITS: tuple[Fit, ...] = ("fits", "slow", "too large")
 
 
 class Recommendation(Struct, frozen=True, kw_only=True):
-    """A model of the table as it would run here. `where` says in which memory it would lie.
+    """A known model as it would run on this machine. `where` is the memory that would hold it.
 
-    `memory_bytes` is without the optional cache of conversations, `gpu_bytes` the GPUs' part of it.
+    `memory_bytes` excludes the optional conversation cache; `gpu_bytes` is the GPUs' share of it.
     """
 
     model: str
-    uses: Annotated[tuple[str, ...], says("what it is good for")]
-    quantization: Annotated[str, says("the quantization of the files")]
+    uses: Annotated[tuple[str, ...], says("uses")]
+    quantization: Annotated[str, says("quantization")]
     download_bytes: int
-    memory_bytes: Annotated[int, says("the memory that it needs")]
-    gpu_bytes: Annotated[int, says("the part of it that lies on GPUs")]
+    memory_bytes: Annotated[int, says("required memory")]
+    gpu_bytes: Annotated[int, says("GPU part of the required memory")]
     context_length: int
-    max_context_length: Annotated[int, says("the longest context in tokens")]
-    fit: Annotated[Fit, says("whether it runs here, and well")]
-    where: Annotated[str, says("the memory that it would lie in")]
+    max_context_length: Annotated[int, says("maximum context length, in tokens")]
+    fit: Annotated[Fit, says("true if it runs well here")]
+    where: Annotated[str, says("memory that would hold it")]
 
 
 def check_use(use: str | None) -> None:

@@ -28,7 +28,7 @@ from vllama.plan.types import RAM, Choice, Estimate, Facts, Need
 def find_refusal(engine: Engine, facts: Facts, info: ModelInfo | None, mode: Mode) -> str | None:
     """Return why an engine cannot serve a model at all, None if it can, or it is not known."""
     if mode not in engine.modes:
-        return "it makes no embeddings" if mode is Mode.EMBED else "it makes embeddings only"
+        return "no embedding support" if mode is Mode.EMBED else "it supports only embeddings"
     here, seen = facts.found.installations.get(engine.name), facts.restrict_to(engine).platform
     lost_all = not seen.accelerators and facts.platform.accelerators
     if here and here.offloads and engine.install.needs.vendor and lost_all:
@@ -43,7 +43,7 @@ def refuse_by_engine(
     if reason := find_refusal(engine, facts, info, need.mode):
         said = f"cannot serve '{bundle.name}' with {engine.title}: {reason}"
         if need.mode not in engine.modes:
-            raise NoPlan(said, hint="use another engine (docs/guide/engines.md says which can)")
+            raise NoPlan(said, hint="use another engine (see docs/guide/engines.md)")
         raise BadModelFile(said, hint=instead(facts, bundle, info, need.mode))
     names = [path.name for path in bundle.files]
     # other bundles hold all that their engine needs
@@ -51,8 +51,7 @@ def refuse_by_engine(
     if is_folder and (why := explain_no_tokenizer(facts, bundle.format, names)):
         raise BadModelFile(
             f"cannot serve '{bundle.name}' with {engine.title}: {why}",
-            hint="add the tokenizer's files of the model that it was made from, or name one: "
-            "-- --tokenizer ORG/REPO",
+            hint="add the base model's tokenizer files, or specify one: -- --tokenizer ORG/REPO",
         )
     refuse_adapters(bundle, engine)
     refuse_inspection(facts, bundle, engine)
@@ -66,7 +65,7 @@ def refuse_inspection(facts: Facts, bundle: Bundle, engine: Engine) -> None:
     if lacking := engine.lacks_for_inspection(facts.found.installations[engine.name]):
         raise EngineMissing(
             f"cannot serve '{bundle.name}' with --inspect: {engine.title} needs {lacking}",
-            hint="or leave out --inspect",
+            hint="or omit --inspect",
         )
 
 
@@ -76,7 +75,7 @@ def explain_no_tokenizer(facts: Facts, format_: Format, paths: Sequence[str]) ->
         return None
     if has_flag(facts.settings.engine_args, "--tokenizer"):
         return None
-    return "there is no tokenizer among its files (tokenizer.json, tokenizer.model …)"
+    return "its files include no tokenizer (tokenizer.json, tokenizer.model …)"
 
 
 def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
@@ -94,13 +93,13 @@ def instead(facts: Facts, bundle: Bundle, info: ModelInfo, mode: Mode) -> str:
     if best is None:
         if bundle.format is Format.GGUF:
             return from_the_hub(bundle)
-        return "choose another model, or a GGUF of this one (hf.co/org/repo-GGUF)"
+        return "use another model, or a GGUF of this one (hf.co/org/repo-GGUF)"
     if best.name in found.installations:
-        return f"choose an engine that can: --engine {best.name}"
+        return f"use an engine that supports it: --engine {best.name}"
     get = best.install.advise(best.name, platform, found.missing[best.name].hint)
     on_cpu = platform.accelerators and not facts.restrict_to(best).platform.accelerators
     offered = suggest_conversion_of(bundle) if on_cpu else None
-    return f"choose {best.title}, which can: {get}" + (f"; or {offered}" if offered else "")
+    return f"use {best.title}, which supports it: {get}" + (f"; or {offered}" if offered else "")
 
 
 def from_the_hub(bundle: Bundle) -> str:
@@ -110,7 +109,7 @@ def from_the_hub(bundle: Bundle) -> str:
     except InvalidModelRef:  # a server elsewhere may use any name
         alias = None
     name = f"hf.co/{alias.hub_id}" if alias else "hf.co/org/repo"
-    return f"pull the same model from the hub: vllama pull {name}"
+    return f"pull the same model from the Hugging Face hub: vllama pull {name}"
 
 
 def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
@@ -120,7 +119,7 @@ def refuse_adapters(bundle: Bundle, engine: Engine) -> None:
         takes = f"{most} only" if most else "none"
         raise NoPlan(
             f"cannot serve '{bundle.name}' with {engine.title}: it has {len(bundle.adapters)} "
-            f"adapters, and the engine takes {takes}",
+            f"adapters, and the engine supports {takes}",
             hint="merge them into the model first: llama-export-lora",
         )
 
@@ -129,8 +128,8 @@ def refuse_port(facts: Facts) -> None:
     """Raise ConfigError if arguments set the engine's port: vllama would wait on another one."""
     if has_flag(facts.settings.engine_args, "--port"):
         raise ConfigError(
-            "cannot give the engine a --port: vllama chooses a free one for it",
-            hint="put --port before '--' for the port of vllama itself",
+            "cannot pass --port to the engine: vllama chooses a free one",
+            hint="put --port before '--' to set vllama's own port",
         )
 
 
@@ -144,7 +143,7 @@ def refuse_if_too_large(
     smaller = f"--context-length {context}" if context else "a smaller model"
     if estimate.settings.gpu_layers and RAM not in (estimate.lacking or {RAM}):
         asked = "--strict" if facts.settings.strict else "--gpu-layers"
-        smaller = f"fewer layers on the GPU (without {asked}: as many as fit)"
+        smaller = f"fewer layers on the GPU (omit {asked} for as many as fit)"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {estimate.kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})"
@@ -182,5 +181,5 @@ def explain_memory(
     return NotEnoughMemory(
         f"{error.message}; and with {engine.title} it would require more {estimate.kind} "
         f"({estimate.numbers}) than is available ({estimate.usable})",
-        hint="choose a smaller model or a smaller quantization",
+        hint="use a smaller model or a smaller quantization",
     )

@@ -49,10 +49,10 @@ def make_engine_rows(
         facts.found.engines.values(), key=lambda e: order.index(e.name) if e.name in order else 99
     ):
         if engine.name == chosen:
-            reason = "asked for by name" if asked else suited.get(engine.name, "")
+            reason = "requested by name" if asked else suited.get(engine.name, "")
         elif bundle.format not in engine.formats:
             remote = bundle.format is Format.REMOTE
-            reason = "the model lies elsewhere" if remote else f"it does not read {bundle.format}"
+            reason = "model on another server" if remote else f"it does not read {bundle.format}"
         elif engine.name not in suited:
             reason = ask_preference(engine, facts.platform)[1] or "not for this machine"
         elif absent := facts.found.missing.get(engine.name):
@@ -64,9 +64,9 @@ def make_engine_rows(
         elif lack := find_lack(engine, facts, bundle, info):
             reason = f"it {lack}"
         elif asked or chosen is None:
-            reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"
+            reason = f"'{asked}' was requested by name" if asked else "no engine could be chosen"
         else:
-            reason = f"{facts.found.engines[chosen].title} comes before it"
+            reason = f"{facts.found.engines[chosen].title} is preferred"
         version = facts.found.installations.get(engine.name)
         rows.append(
             {
@@ -135,7 +135,7 @@ def shorten(plan: Plan) -> list[str]:
 def _explain_sight(bundle: Bundle) -> list[str]:
     """Return why a model with a projector beside it takes text only; empty for others."""
     other = bundle.unfit_projector
-    return [f"takes text only: '{other.name}' beside it is another model's"] if other else []
+    return [f"accepts only text: '{other.name}' is for another model"] if other else []
 
 
 def make_report(
@@ -185,7 +185,7 @@ def make_report(
         return told | error | (describe_memory(facts, refused) if refused else {})
     engine = facts.found.engines.get(plan.engine)
     if engine is None:
-        raise NoPlan(f"cannot use engine '{plan.engine}': it is not known")
+        raise NoPlan(f"unknown engine '{plan.engine}'")
     return (
         told
         | describe_memory(facts, plan)

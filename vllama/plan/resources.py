@@ -42,8 +42,8 @@ def keep_named(facts: Facts, model: str) -> Facts:
     here = {gpu.index: gpu for gpu in platform.accelerators if not gpu.is_remote}
     if absent := [index for index in named if index not in here]:
         raise NoPlan(
-            f"cannot put '{model}' on GPU {absent[0]}: there is no such GPU",
-            hint=f"name some of {', '.join(map(str, sorted(here)))} (gpus in the config file)",
+            f"cannot put '{model}' on GPU {absent[0]}: no such GPU",
+            hint=f"use some of {', '.join(map(str, sorted(here)))} (gpus in the config file)",
         )
     remote = (gpu for gpu in platform.accelerators if gpu.is_remote)
     gpus = (*remote, *(here[index] for index in named))
@@ -61,8 +61,8 @@ def refuse_cpu(facts: Facts, model: str, reasons: Sequence[str]) -> None:
         f" ({'; '.join(platform.notes)})" if platform.notes and not platform.accelerators else ""
     )
     raise NoPlan(
-        f"cannot serve '{model}' on a GPU, as 'strict' demands: {why}{notes}",
-        hint="install a build of the engine that uses the GPU (vllama doctor), or leave out strict",
+        f"cannot serve '{model}' on a GPU, as required by 'strict': {why}{notes}",
+        hint="install a build of the engine with GPU support (vllama doctor), or omit strict",
     )
 
 
@@ -86,13 +86,13 @@ def choose_threads(facts: Facts, engine: Engine, need: Need, *, on_gpu: bool) ->
     if asked := need.load.num_thread or settings.threads:
         limit = MOST_PER_CORE * platform.cores
         if asked > limit:
-            reason = f"{_count(limit)}, the most on {platform.cores} cores; {asked} were asked for"
+            reason = f"{_count(limit)}, the maximum for {platform.cores} cores; requested: {asked}"
             return Threads(generate=limit, batch=limit, reason=reason)
-        return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as asked for")
+        return Threads(generate=asked, batch=asked, reason=f"{_count(asked)}, as requested")
     cores = max(1, (platform.physical_cores or platform.cores) // settings.replicas)
     if on_gpu or not engine.sets_threads:
         return Threads(generate=max(1, cores - 1), batch=cores)
-    reason = f"{_count(cores)}: one on each physical core"
+    reason = f"{_count(cores)}: one per physical core"
     return Threads(generate=cores, batch=cores, reason=reason)
 
 
@@ -138,16 +138,16 @@ def keep_conversations(
         return Kept(facts.share_dir if shares else None, cache_bytes)
     if not restores:
         why = "it has sliding windows or a state"
-        return Kept(None, cache_bytes, f"its conversations are not kept on disk: {why}")
+        return Kept(None, cache_bytes, f"its conversations are not stored on disk: {why}")
     size = format_bytes_decimal(facts.settings.cache_disk_bytes)
-    words = f"conversations are kept on disk: up to {size} for all models"
+    words = f"conversations are stored on disk: up to {size} for all models"
     if (own := bundle.settings.cache_disk) is not None and not isinstance(own, bool):
         words += f", {format_bytes_decimal(own)} for this one"
     if engine.saves_slots:
         return Kept(facts.slot_dir, cache_bytes, words, stays=True)
     if not most_bytes or facts.platform.shared_memory_bytes < most_bytes:
         why = f"{engine.title} needs RAM for that, in /dev/shm"
-        return Kept(None, 0, f"its conversations are not kept on disk: {why}")
+        return Kept(None, 0, f"its conversations are not stored on disk: {why}")
     # its files tell the model by its path only
     name = f"{bundle.digest[:16]}-{choice.installation.version}"
     folder = facts.slot_dir / BLOCKS / quote(bundle.name, safe="") / name

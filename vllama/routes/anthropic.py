@@ -65,7 +65,7 @@ async def messages(gateway: Gateway, request: Request) -> None:
 async def count_tokens(gateway: Gateway, request: Request) -> None:
     """Count the tokens of a conversation.
 
-    An engine without a tokenizer gives an estimate, and a header that says so.
+    Without a tokenizer the count is an estimate, and a header reports that.
     """
     _identify(request)
     data = await request.body()

@@ -68,7 +68,7 @@ def check_open(route: Route, *, is_stranger: bool) -> None:
         where = "" if is_closed else " under this name"
         raise Forbidden(
             f"cannot do this{where}: other machines can reach the server, and it requires no key",
-            hint="add a key: vllama keys add NAME, or use the commands on its machine",
+            hint="add a key (vllama keys add NAME), or run the command on the server's machine",
         )
 
 
@@ -79,12 +79,12 @@ def check_own(request: Request, guards: Guards, kind: RouteKind) -> None:
     """
     request.set_header("cache-control", "no-store")
     where = f"cannot serve {request.method} {request.path[:MAX_LOGGED]}"
-    commands = "use the commands on its machine: vllama config edit, vllama keys"
+    commands = "run the command on the server's machine: vllama config edit, vllama keys"
     if guards.read_only and kind is RouteKind.SETS:
         raise Forbidden(f"{where}: this server is read-only", hint=commands)
     if not guards.is_own_origin(request):
         origin = request.header(b"origin")[:MAX_LOGGED]
-        raise Forbidden(f"{where}: a page of '{origin}' may only use models", hint=commands)
+        raise Forbidden(f"{where}: a web page from '{origin}' may only use models", hint=commands)
 
 
 def find_outcome(request: Request) -> Outcome:
@@ -169,7 +169,7 @@ class App:
         except asyncio.CancelledError:
             if not running.claims_cancellation():
                 self._fail(
-                    request, route.dialect, ShuttingDown("cannot go on: the server is stopping")
+                    request, route.dialect, ShuttingDown("cannot continue: the server is stopping")
                 )
                 raise
             self._fail(request, route.dialect, make_ended_error())
@@ -177,7 +177,7 @@ class App:
             self._fail(request, route.dialect, error)
         except Exception as error:
             # boundary: a bug in one request must not end the server
-            failure = VllamaError("internal error", hint="see the server's log and report it")
+            failure = VllamaError("internal error", hint="check the server's log and report it")
             if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
                 failure = DiskFull(f"cannot write to the server's disk: {error.strerror}")
             else:
@@ -218,7 +218,7 @@ class App:
         if changes and guards.read_only:
             raise Forbidden(
                 f"cannot serve {request.method} {request.path}: this server is read-only",
-                hint="start it without --read-only",
+                hint="restart it without --read-only",
             )
         if route.kind is RouteKind.SETS or (route.kind in OWNERS and not keys.is_required):
             check_own(request, guards, route.kind)
@@ -278,7 +278,7 @@ class App:
             level = logging.WARNING if late or failure.status >= 500 else logging.INFO
             end = f"{', then an error' if late else ''}: {failure.sentence()[:MAX_LOGGED]}"
         elif request.disconnected and not request.done:
-            end = ": the client has left"
+            end = ": the client disconnected"
         access_log.log(level, AccessLine(row, end))
         while error is not None:
             # it holds what was read of the request, in cycles that are collected late

@@ -52,7 +52,7 @@ class PassedOver(VllamaError):
     """A model has failed lately, and others may answer for it."""
 
     def __init__(self) -> None:
-        super().__init__("it has failed lately")
+        super().__init__("it failed recently")
 
 
 class ChainFailed(Busy):
@@ -227,7 +227,7 @@ class Chain:
         if bundle is not None:
             self._failed.add(bundle.key)
         gateway.metrics.fallbacks.add((self.model, self.link or self.model, error.kind))
-        log.warning("%s: %s cannot answer: %s", self.name, self.link or "it", error.message)
+        log.warning("%s: %s failed: %s", self.name, self.link or "it", error.message)
 
 
 current: ContextVar[Chain | None] = ContextVar("chain", default=None)
@@ -260,6 +260,6 @@ def make_error(name: str, failures: dict[str, VllamaError]) -> VllamaError:
         return first
     words = [f"{link or 'here'}: {error.message}" for link, error in failures.items()]
     return ChainFailed(
-        f"cannot answer as '{name}', nor can its fallbacks: {'; '.join(words)}",
+        f"cannot respond as '{name}', and its fallbacks failed too: {'; '.join(words)}",
         retry_after_s=getattr(first, "retry_after_s", 1.0),
     )

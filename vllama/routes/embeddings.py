@@ -90,7 +90,7 @@ class Made:
 
 
 async def embed(gateway: Gateway, request: Request) -> None:
-    """Make embeddings of texts."""
+    """Embed texts."""
     given = decode_request(await request.body(), EmbedBody)
     if not given.model:
         raise ModelNotFound("", message="model '' not found")
@@ -107,7 +107,7 @@ async def embed(gateway: Gateway, request: Request) -> None:
 
 
 async def legacy_embed(gateway: Gateway, request: Request) -> None:
-    """Make the embedding of a text (the older route)."""
+    """Embed a text (legacy route)."""
     asked = read_legacy_embed(decode_request(await request.body(), LegacyEmbedBody))
     if not asked.model:
         raise BadRequest("model is required")
@@ -124,9 +124,9 @@ async def legacy_embed(gateway: Gateway, request: Request) -> None:
 
 
 async def embeddings(gateway: Gateway, request: Request) -> None:
-    """Make embeddings of texts or tokens.
+    """Embed texts or tokens.
 
-    They are normalized, and in base64 if requested.
+    The embeddings are normalized, and base64-encoded if requested.
     """
     body, extras = take_extras(parse_openai(await request.body(), EmbeddingBody))
     asked = parse_embeddings(body)
@@ -240,7 +240,7 @@ async def embed_all(
                 decode_embeddings, answer.body, traits
             )
         if len(found_vectors) != 1:
-            raise UpstreamError(f"the engine made {len(found_vectors)} vectors of one input")
+            raise UpstreamError(f"expected one embedding, but got {len(found_vectors)}")
         made.vectors += map(finish, found_vectors)
         made.tokens += tokens
         count(tokens)
@@ -276,7 +276,7 @@ async def detokenize_input(upstream: Upstream, traits: Traits, tokens: list[int]
     """Return the text of an input's tokens: engines want text. Raises BadRequest."""
     if traits.tokenizer is None:
         raise BadRequest(
-            "cannot use 'input': token ids need an engine with a tokenizer route",
+            "cannot use 'input': token IDs need an engine with a tokenizer route",
             hint="send the text instead",
         )
     return await detokenize(upstream, traits, tokens)

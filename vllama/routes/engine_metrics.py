@@ -95,7 +95,7 @@ async def fetch_families(target: MetricsTarget) -> Sequence[Metric] | None:
             raise ValueError(f"HTTP {answer.status}, {len(answer.body)} bytes")
         return await executors.codec.run(parse_text, answer.body.decode())
     except (VllamaError, TimeoutError, ValueError) as error:
-        log.debug("cannot read the metrics of %s: %s", target.labels[0], error or "no answer")
+        log.debug("cannot read the metrics of %s: %s", target.labels[0], error or "no response")
         return None
     finally:
         upstream.close()

@@ -31,7 +31,7 @@ class ServerDown(UpstreamError):
     """The server of a target has failed its health check before it gave a token."""
 
     def __init__(self) -> None:
-        super().__init__("its server fails its health check", status=503)
+        super().__init__("its server failed the health check", status=503)
 
 
 @asynccontextmanager
@@ -140,14 +140,14 @@ async def use_unless_stuck(
         if (speed := compute_prompt_speed(running, MEASURED_PROMPT)) is not None:
             upstream.prompt_tokens_per_s = min(speed, upstream.prompt_tokens_per_s or speed)
     except TooSlow as slow:
-        slow.hint = "ask for less, or raise --first-token-timeout"
-        cause = f"no token for {limit_s:g} s, and it does not stop"
+        slow.hint = "send a shorter prompt, or increase --first-token-timeout"
+        cause = f"no token for {limit_s:g} s, and the engine does not stop"
         await _end_stuck_engine(running, upstream, cause, YIELD_S)
         raise
     except ClientGone:
         # one that reads a long prompt looks up after each batch, of 2048 tokens at most
         if upstream.check is None and not running.has_begun:
-            cause, wait_s = "it does not stop, though its client has left", limit_s / 4
+            cause, wait_s = "the engine does not stop after its client disconnected", limit_s / 4
             check = _end_stuck_engine(running, upstream, cause, wait_s)
             upstream.check = asyncio.get_running_loop().create_task(check)
         raise

@@ -35,17 +35,17 @@ LOCAL_DOMAINS = (".localhost", ".local", ".internal", ".lan", ".home", ".home.ar
 """Names that no public name server answers for."""
 METHODS = "GET, POST, PUT, PATCH, DELETE, HEAD, OPTIONS"
 HEADERS = {
-    "x-request-id": "the request's id, as it stands in the log",
-    "x-vllama-truncated": "how many messages or inputs were cut to fit the context",
-    "x-vllama-truncated-tokens": "how many tokens that were",
-    "x-vllama-num-ctx": "the context in use, if `num_ctx` asked for more than there is",
-    "x-vllama-num-gpu": "the layers on the GPU (-1: all), if `num_gpu` asked for another number",
-    "x-vllama-ignored": "parts of the request without effect",
-    "x-vllama-violates": "what the response breaks of its schema",
-    "x-vllama-token-count": "`estimate` if the counts are not exact",
-    "x-vllama-queue-position": "the place in the queue at which the request waited",
-    "x-vllama-served-by": "the server, or the fallback, that answered",
-    "x-vllama-resumed": "how often the answer has gone on after the end of its engine",
+    "x-request-id": "request ID, as shown in the log",
+    "x-vllama-truncated": "number of messages or inputs truncated to fit the context",
+    "x-vllama-truncated-tokens": "number of truncated tokens",
+    "x-vllama-num-ctx": "actual context length, if less than `num_ctx`",
+    "x-vllama-num-gpu": "layers on the GPU (-1: all), if different from `num_gpu`",
+    "x-vllama-ignored": "parts of the request that had no effect",
+    "x-vllama-violates": "violations of the response's schema",
+    "x-vllama-token-count": "`estimate` if the token counts are not exact",
+    "x-vllama-queue-position": "position at which the request was queued",
+    "x-vllama-served-by": "upstream or fallback that served the request",
+    "x-vllama-resumed": "number of times the response resumed after an engine crash",
 }
 """Headers of responses to requests for a model, as `/openapi.json` and clients' pages get them."""
 EXPOSED = ", ".join(("Retry-After", *HEADERS))

@@ -62,11 +62,11 @@ class InUse:
     @property
     def facts(self) -> Facts:
         """The machine, the engines and the settings, for plans."""
-        assert self.now.facts is not None, "the machine has not been looked at yet"
+        assert self.now.facts is not None, "the machine has not been examined yet"
         return self.now.facts
 
     @property
     def library(self) -> Library:
         """The models."""
-        assert self.now.library is not None, "the library is not open yet"
+        assert self.now.library is not None, "the model library is still loading"
         return self.now.library

@@ -145,7 +145,7 @@ async def refuse_missing(
     if route.kind is not RouteKind.WRITES or request.method == "DELETE":
         refuse_unusable(nodes, given, model)
     if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
-        raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
+        raise ModelNotFound(given, hint=f"the model's settings allow only {', '.join(only)}")
     await refuse_own(gateway, route, given)
 
 
@@ -158,7 +158,7 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
     except VllamaError:
         return  # it may be a chain of models
     if not gateway.offers(bundle):
-        raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
+        raise ModelNotFound(given, hint="this server does not start engines (--no-local)")
 
 
 def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
@@ -166,9 +166,9 @@ def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
     node = nodes.find_unusable(model)
     if node is not None:
         reason = node.trouble or f"it is drained (vllama nodes undrain {node.name})"
-        told = f"only the node '{node.name}' has it, and {reason}"
+        told = f"only node '{node.name}' has it, and {reason}"
         if model not in node.disk:
-            told = f"the node '{node.name}', which may have it, has not answered yet"
+            told = f"node '{node.name}' may have it but has not responded yet"
         raise Busy(f"cannot use '{given}' now: {told}", retry_after_s=LOST_RETRY_S)
 
 
@@ -176,15 +176,15 @@ def require_node(nodes: Nodes, name: str | None) -> None:
     """Raise Busy while the node that alone can answer is lost; this server never is, nor None."""
     if name is None or name == nodes.local:
         return
-    trouble = nodes.nodes[name].trouble if name in nodes.nodes else "it is no node any more"
+    trouble = nodes.nodes[name].trouble if name in nodes.nodes else "it is no longer a node"
     if trouble:
-        raise Busy(f"cannot use the node '{name}' now: {trouble}", retry_after_s=LOST_RETRY_S)
+        raise Busy(f"cannot use node '{name}' now: {trouble}", retry_after_s=LOST_RETRY_S)
 
 
 async def unload_on_all(
     gateway: Gateway, nodes: Nodes, request: Request, model: str, body: bytes
 ) -> None:
-    """Send a request to unload a model to each node that has it in memory."""
+    """Unload a model on every node that has it loaded."""
     for node in [one for one in nodes.list_up() if one.find_row(model)]:
         with gateway.upstreams.use_pool(node.endpoint) as pool, suppress(VllamaError):
             await pool.fetch(Call(path=request.path, body=body), limit_s=UNLOAD_LIMIT_S)
@@ -231,7 +231,7 @@ def find_place(
     if named is not None:
         if named not in nodes.nodes and named != nodes.local:
             raise BadRequest(
-                f"cannot find the node '{named}'", hint=f"choose from {', '.join(nodes.names)}"
+                f"no such node: '{named}'", hint=f"choose from {', '.join(nodes.names)}"
             )
         return named
     if route.kind is not RouteKind.WRITES:
@@ -241,7 +241,7 @@ def find_place(
     if request.method == "DELETE" and len(owners) > 1:
         raise BadRequest(
             f"cannot remove '{model}': several nodes have it: {', '.join(owners)}",
-            hint="name the node: vllama rm MODEL --node NAME",
+            hint="specify the node: vllama rm MODEL --node NAME",
         )
     if owners:
         return owners[0]

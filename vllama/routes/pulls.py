@@ -99,7 +99,7 @@ class Pull:
 
     def _give_up(self) -> None:
         if not self._job.result.done():
-            self._job.result.set_exception(Cancelled("cannot go on: canceled"))
+            self._job.result.set_exception(Cancelled("cannot continue: canceled"))
 
     def describe(self) -> PullRow:
         """Return its row."""
@@ -134,7 +134,7 @@ class Pull:
             self._status = "cancelled"
         elif error is not None:
             self._status = "failed"
-            self._error = "internal error; see the server's log"
+            self._error = "internal error; check the server's log"
             if isinstance(error, VllamaError):
                 self._error = error.sentence()
             elif not self._followers:

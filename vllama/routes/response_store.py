@@ -97,7 +97,7 @@ class ResponseStore:
             for one in (identity, *(record.id for record in reversed(after))):
                 await executors.storage.run(self._write, one, owner)
         except (OSError, VllamaError) as error:
-            log.warning("cannot keep response %s on disk: %s", identity, error)
+            log.warning("cannot store response %s on disk: %s", identity, error)
 
     async def find(self, identity: str, owner: str, word: str = "Response") -> Exchange:
         """Return a record. Raises NotFound in OpenAI's words, also if it is another owner's."""
@@ -112,7 +112,7 @@ class ResponseStore:
         try:
             record = _decode(data)
         except (ValueError, RecursionError):
-            log.warning("cannot read response %s: its file is damaged", identity)
+            log.warning("cannot read response %s: the file is damaged", identity)
             raise not_found from None
         if record.owner != owner:
             raise not_found
@@ -135,9 +135,9 @@ class ResponseStore:
             size += len(self._kept.get(wanted, ("", b""))[1])
             if size > MAX_CONVERSATION_BYTES:
                 raise BadRequest(
-                    f"cannot continue the response: its conversation exceeds "
+                    "cannot continue the response: the conversation is larger than "
                     f"{MAX_CONVERSATION_BYTES} bytes",
-                    hint="start a new one",
+                    hint="start a new conversation",
                 )
             wanted = records[-1].previous
         return records[::-1]

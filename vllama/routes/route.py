@@ -71,14 +71,14 @@ class RouteKind(StrEnum):
     A request to a `MODEL` is metered, and falls back along the chain of its model.
     """
 
-    OPEN = "tells nothing that a key would protect"
-    MODEL = "has a model work; the limits of keys are about these requests"
-    LISTS = "tells which models there are"
-    OWN = "shows a key what is its own, and what is not to those that may read"
-    DETACHED = "shows a key its own responses; where there are no keys, this machine's own pages"
-    OBSERVES = "tells what the server does"
-    WRITTEN = "shows what clients have written"
-    WRITES = "changes what models there are, here or at a registry"
+    OPEN = "exposes nothing that needs a key"
+    MODEL = "runs a model; subject to the limits of API keys"
+    LISTS = "lists models"
+    OWN = "shows a key its own data, and other data to keys with the scope read"
+    DETACHED = "shows a key its own responses; without keys, only for this machine's pages"
+    OBSERVES = "shows the server's state"
+    WRITTEN = "shows prompts and responses"
+    WRITES = "changes models, here or at a registry"
     SETS = "changes settings or keys"
     ADMIN = "anything else"
 
@@ -106,8 +106,8 @@ class Framing(StrEnum):
     """Framing of a streamed response."""
 
     NDJSON = "JSON lines"
-    EVENTS = "events, and `[DONE]` at the end"
-    NAMED_EVENTS = "events with names"
+    EVENTS = "events, with `[DONE]` at the end"
+    NAMED_EVENTS = "named events"
 
 
 @dataclass(frozen=True, slots=True)

@@ -248,7 +248,7 @@ class Admission:
         if decision.action is not Action.REFUSE:
             entry.refused_s = None
         if decision.action is Action.LOAD:
-            log.debug("admit %s: it needs %s, %s is free", name, dict(entry.needs), dict(free))
+            log.debug("admit %s: needs %s, %s free", name, dict(entry.needs), dict(free))
             instance.enter(InstanceState.WAKING if instance.sleeping else InstanceState.LOADING)
             for pool, size in entry.needs.items():  # this load uses memory that is expected back
                 if pool in self._expected_free:
@@ -258,7 +258,7 @@ class Admission:
         if decision.action is Action.REFUSE:
             alone = len(table.list_all()) == 1
             if not self._may_refuse(instance, entry, decision.available):
-                instance.waits_for = "not enough free memory: waiting for engines to return some"
+                instance.waits_for = "not enough free memory: waiting for engines to release some"
                 return
             entry.admitted.set_exception(
                 make_memory_error(name, entry.needs, decision.available, alone=alone)
@@ -267,7 +267,7 @@ class Admission:
         self._make_room(decision, f"room for {name}: {decision.reason}")
         for other in list(table.instances.values()):
             if str(other.key) in decision.retire:
-                reason = f"its turn is over and {name} is waiting"
+                reason = f"its time slice is over and {name} is waiting"
                 table.retire(other, reason, MarkKind.EVICT)
 
     def _may_refuse(self, instance: Instance, entry: _Entry, available: Pools) -> bool:
@@ -351,7 +351,7 @@ def make_memory_error(name: str, needs: Pools, available: Pools, *, alone: bool)
     error = MemoryFull(
         f"cannot load '{name}': model requires more {kind} ({needed}) than is available "
         f"({have}){'' if alone else ', even with no other model loaded'}",
-        hint="use a smaller context or quantization, or end other programs",
+        hint="use a smaller context or quantization, or close other programs",
     )
     error.available = available
     return error

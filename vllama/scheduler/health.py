@@ -120,7 +120,7 @@ class HangDetector:
         """Return why the engine counts as hung, or None."""
         hang_s = self.hang_s
         if self._failing_since_s is not None and now_s - self._failing_since_s >= hang_s:
-            return f"it has not answered its health check for {hang_s:g} s"
+            return f"no response to its health check for {hang_s:g} s"
         idle_s = 0.0 if self._idle_since_s is None else now_s - self._idle_since_s
         for answer, at_s in self._answers.values():
             silent_s = now_s - at_s
@@ -130,9 +130,9 @@ class HangDetector:
                 others_progress = self._progress_s > at_s
                 limit_s = hang_s * (FACTOR_WITH_OTHERS if others_progress else FACTOR_ALWAYS)
                 if idle_s >= hang_s or silent_s >= limit_s:
-                    return f"it has sent no token for {silent_s:.0f} s in the middle of an answer"
+                    return f"no token for {silent_s:.0f} s in the middle of a response"
             elif idle_s >= hang_s and not self._uses_gpu:
-                return f"it has not begun an answer for {silent_s:.0f} s, and is idle"
+                return f"no response started for {silent_s:.0f} s, and it is idle"
         return None
 
 
@@ -184,8 +184,8 @@ class HealthMonitor:
         now_s, progress = clock.monotonic(), self._hooks.read_progress(endpoint)
         detector.add_progress(progress, now_s)
         if endpoint.is_elsewhere and (stalled := detector.list_stalled(now_s)):
-            reason = f"{endpoint.title} has sent no token for {hang_s:g} s"
-            self._hooks.abort_answers(endpoint, f"{reason} in the middle of an answer", stalled)
+            reason = f"no token from {endpoint.title} for {hang_s:g} s"
+            self._hooks.abort_answers(endpoint, f"{reason} in the middle of a response", stalled)
         if detector.needs_probe(now_s):
             activity = await executors.upkeep.run(part.measure_activity) if progress else None
             alive = await part.check_health(endpoint, max(MIN_PROBE_S, hang_s / CHECKS))
@@ -235,7 +235,7 @@ class Recovery:
             return
         target = (instance.key, endpoint)
         if not self._breakers.find_reason(target):
-            log.warning("%s at %s fails: %s", endpoint.title, endpoint.url, error.message)
+            log.warning("%s at %s failed: %s", endpoint.title, endpoint.url, error.message)
         answer = error if isinstance(error, UpstreamError) else UpstreamError("")
         self._breakers.note_failure(
             target,
@@ -272,7 +272,7 @@ class Recovery:
                 model = endpoint.model or instance.traits.model_name or instance.bundle.name
                 error = await self._hooks.probe(endpoint, model, key.mode)
                 if error is None:
-                    log.info("%s at %s answers again", endpoint.title, endpoint.url)
+                    log.info("%s at %s responds again", endpoint.title, endpoint.url)
                     break
                 self.note_failure(instance, endpoint, error)
         self._breakers.note_success(target)

@@ -69,7 +69,7 @@ class Loads:
         if old.unload_reason:  # it serves its queue, and ends
             return
         if not reason:
-            reason = f"several requests came at once: it gets {old.plan.most_parallel} slots"
+            reason = f"parallel requests arrived: reloading with {old.plan.most_parallel} slots"
             self._table.concurrent.add(old.key)
         self._table.retire(old, reason, replaced=True)
         new = self._create(self.group, old.key, old.bundle, old.need, old)
@@ -140,7 +140,7 @@ async def wait_in_queue(
         instance.queue.append_first(waiter)
         table.release(renewed)  # only now, since an idle instance may end
     position = instance.queue.find_place(waiter)
-    log.debug("%s: a request waits at position %d", instance.bundle.name, position)
+    log.debug("%s: request queued at position %d", instance.bundle.name, position)
     while True:
         instance.wake.set()
         await _wait_for_turn(table, waiter)
@@ -155,7 +155,7 @@ async def wait_in_queue(
     lease.queued_s = lease.began_s - begun_s
     lease.queue_position = position
     log.debug(
-        "%s: a request waited %.3f s, from position %d of the queue",
+        "%s: request waited %.3f s, from queue position %d",
         *(instance.bundle.name, lease.queued_s, position),
     )
     return lease

@@ -132,7 +132,7 @@ class Lifecycle:
         for reason in plan.reasons:
             log.debug("plan %s: %s", instance.bundle.name, reason)
         if instance.replaces:
-            instance.waits_for = "waiting for its previous instance to end"
+            instance.waits_for = "waiting for the previous instance"
             await instance.replaces.ended.wait()
             instance.replaces = None
         return plan
@@ -204,7 +204,7 @@ class Lifecycle:
         again = process.state in (State.BACKOFF, State.READY)  # one of its replicas may be ready
         if instance.loaded and again and not instance.retiring and end_s > before_s:
             diagnosis = process.last_diagnosis
-            reason = diagnosis.cause if diagnosis else "its process ended"
+            reason = diagnosis.cause if diagnosis else "its process exited"
             self._table.mark(MarkKind.RESTART, instance, reason)
             self._restarting = True
         if self._restarting and all(part.endpoints for part in process.parts):
@@ -338,7 +338,7 @@ class Lifecycle:
         if sleeper and endpoint:
             awake = await sleeper.wake(endpoint)
         instance.enter(InstanceState.SERVING if awake else InstanceState.SLEEPING)
-        log.info("%s %s", instance.bundle.name, "is awake" if awake else "did not wake up")
+        log.info("%s %s", instance.bundle.name, "woke up" if awake else "did not wake up")
         if awake:
             took_s = self._table.clock.monotonic() - begun_s
             self._table.mark(MarkKind.WAKE, instance, f"in {took_s:.1f} s", seconds=took_s)
@@ -359,4 +359,4 @@ class Lifecycle:
         if instance.queue:
             self._next_plan = instance.plan
         else:
-            self._table.retire(instance, "it ended while asleep")
+            self._table.retire(instance, "it exited while asleep")

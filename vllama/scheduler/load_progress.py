@@ -52,7 +52,7 @@ async def watch_load(instance: Instance, report: Callable[[Plan, LoadedBytes], N
                 report(plan, load)
     except Exception:
         # boundary: what is shown of a load must not end it
-        log.exception("%s: cannot tell how far its load is", instance.key)
+        log.exception("%s: cannot determine the load progress", instance.key)
     finally:
         instance.load = None
 

@@ -248,7 +248,7 @@ def relieve_pressure(
         action=Action.EVICT,
         sleep=tuple(item.key for item in victims.sleep),
         evict=tuple(item.key for item in victims.evict),
-        reason="models use more memory than allowed" if over else _explain_limit(max_loaded),
+        reason="models use more memory than planned" if over else _explain_limit(max_loaded),
     )
 
 
@@ -263,7 +263,7 @@ def _decide(
     short = not space.has_memory(needs, {})
     if (settling and short) or space.fits(needs, space.returning, space.returning_slots):
         space.reserve(needs, _Victims([], []))
-        what = "models to end" if space.ending else "an ended engine to return its memory"
+        what = "models to unload" if space.ending else "a stopped engine to release its memory"
         return Decision(
             key=load.key,
             action=Action.WAIT,
@@ -362,4 +362,4 @@ def _compute_space_alone(
 
 def _explain_limit(max_loaded: int) -> str:
     models = "1 model" if max_loaded == 1 else f"{max_loaded} models"
-    return f"only {models} may be loaded at once (setting max_loaded_models)"
+    return f"only {models} can be loaded at a time (setting max_loaded_models)"

@@ -122,10 +122,8 @@ class Replicas:
             pause_s = pauses.compute_pause(loop.time() - begun_s)
             if not self._stopped.is_set():
                 diagnosis = member.last_diagnosis
-                cause = diagnosis.cause if diagnosis else "its process ended"
-                log.warning(
-                    "replica %d has failed: %s; it is replaced in %g s", place + 1, cause, pause_s
-                )
+                cause = diagnosis.cause if diagnosis else "its process exited"
+                log.warning("replica %d failed: %s; restarting in %g s", place + 1, cause, pause_s)
             if await wait_for(self._stopped, pause_s):
                 return
             self._past.extend(member.attempts)

@@ -118,8 +118,8 @@ def _sum_up(
     others = "the others" if fails else "They"
     if swaps:
         parts.append(
-            f"{others} do not fit together: serve unloads {', then '.join(swaps)}, and loads a "
-            f"model again when a request asks for it (at most {room.max_loaded} at once)"
+            f"{others} do not fit together: serve unloads {', then '.join(swaps)}, and reloads "
+            f"a model on request (at most {room.max_loaded} at a time)"
         )
     elif len(fails) < len(told):
         parts.append(f"{others} fit together")
@@ -141,7 +141,7 @@ def _describe(
     if decision.action is Action.EVICT:
         return f"Fits this machine; {names} for it"
     if decision.action is Action.WAIT:
-        return f"Fits this machine; it is loaded when requests have ended and {names}"
+        return f"Fits this machine; loads after requests have finished and {names}"
     rows = [
         f"{format_amount(size)} {'in RAM' if pool == RAM else f'on {_name(pool)}'}, "
         f"{format_amount(free[pool])} free{' there' if len(needs) > 1 else ''}"
@@ -166,5 +166,5 @@ def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:
     while less >= MIN_AUTO_CONTEXT and cache_bytes * (1 - less / context) < missing_bytes:
         less //= 2
     if less >= MIN_AUTO_CONTEXT:
-        ways.append(f"use a context of {less} tokens")
+        ways.append(f"reduce the context length to {less} tokens")
     return ", or ".join(ways)

@@ -217,7 +217,7 @@ class Scheduler:
         if part := lease.instance.find_part(lease.endpoint):
             part.report_unreachable(lease.endpoint)
 
-    def unload(self, bundle: Bundle, reason: str = "a client asked for it") -> bool:
+    def unload(self, bundle: Bundle, reason: str = "requested by a client") -> bool:
         """Stop all instances of `bundle` as soon as they are idle; False if there is none.
 
         A load that no request waits for is stopped at once. Other models with the same files share

@@ -238,7 +238,7 @@ class Table:
         """Stop a load that no request waits for, if it is to be unloaded, or in others' way."""
         reason = reason or instance.unload_reason or instance.waits_for
         if reason and instance.is_abandoned and not instance.retiring and instance.task:
-            self.retire(instance, f"no request waits for it ({reason})")
+            self.retire(instance, f"no request is waiting for it ({reason})")
             instance.task.cancel()
 
     def remove(self, instance: Instance) -> None:
@@ -329,7 +329,7 @@ class Table:
 def explain_expiry(instance: Instance) -> str:
     """Return why an instance whose deadline has passed is unloaded."""
     if instance.sleeping:
-        return "it has slept for the maximum time"
+        return "maximum sleep time reached"
     if instance.keep_alive_s <= 0:
         return "its keep_alive is 0"
     return f"idle for {instance.keep_alive_s:g} s, its keep_alive"

@@ -217,9 +217,9 @@ def explain_wait(item: Instance) -> str:
     before = item.replaces
     if item.waits_for and before is not None and before.busy:
         count = before.leases + len(before.queue)
-        return f"{item.waits_for}; it still answers {count} request{'s' if count != 1 else ''}"
+        return f"{item.waits_for}, which is finishing {count} request{'s' if count != 1 else ''}"
     if item.unload_reason and item.loaded and not item.retiring:
-        return "it is unloaded after its last request"
+        return "unloading after its last request"
     return item.waits_for
 
 

@@ -240,7 +240,7 @@ class Daemon:
         server.drain()
         hurried = asyncio.ensure_future(stop.hurry.wait())
         if delay_s := self._in_use.config.shutdown_delay_s:
-            self._report_stop(f"stopping: requests are accepted for another {delay_s:g} s")
+            self._report_stop(f"stopping: accepting requests for another {delay_s:g} s")
             await asyncio.wait({hurried}, timeout=delay_s)
         self._report_stop(self._describe_stop(len(gateway.running.list_requests())))
         server.stop()
@@ -335,7 +335,7 @@ def open_batches(config: Config) -> BatchStore:
     """Return the store of batches; those of the server before this one go on."""
     store = BatchStore(config.data_dir / "batches", config.batch_files_bytes)
     if not store.open():
-        log.warning("files and batches return 503: %s", store.obstacle)
+        log.warning("Files and batches are unavailable (503): %s", store.obstacle)
     return store
 
 
@@ -349,7 +349,7 @@ def open_slot_cache(
     if not config.cache_disk_bytes:
         for name, settings in config.models:
             if settings.cache_disk:
-                log.warning("cache_disk of %s has no effect: there is no --cache-disk", name)
+                log.warning("cache_disk of %s has no effect without --cache-disk", name)
         return None
     from vllama.scheduler.slot_cache.cache import SlotCache
     from vllama.scheduler.slot_cache.store import SlotStore

@@ -105,13 +105,13 @@ class Planner:
             for line in shorten(plan):
                 self._reporter.note(line)
             if self._in_use.facts.platform.accelerators and leaves_gpus(plan):
-                log.warning("%s runs on the CPU, though there is a GPU: see its plan", bundle.name)
+                log.warning("%s runs on the CPU despite a GPU: see its plan", bundle.name)
             if (
                 need.mode is Mode.CHAT
                 and not info.chat_template
                 and describe_template(bundle, info)
             ):
-                log.warning("%s has no chat template: prompts are sent as bare text", bundle.name)
+                log.warning("%s has no chat template: prompts are sent as plain text", bundle.name)
         self._reporter.loading(f"loading {bundle.name}")
         if need.mode is Mode.CHAT or bundle.format is not Format.GGUF:
             more = [x for name, x in info.metadata.items() if name.startswith(MORE_TEMPLATES)]
@@ -147,7 +147,7 @@ class Planner:
         facts = replace(await self._now(plan.bundle), relief=replace(plan.relief, room=room))
         smaller = await self._first(facts, plan.bundle, plan.info, need)
         free = ", ".join(f"{format_amount(size)} of {pool}" for pool, size in room.items())
-        instead = f"planned for what other programs leave: {free}"
+        instead = f"planned for the memory left by other programs: {free}"
         return replace(smaller, instead=instead, reasons=(instead, *smaller.reasons))
 
     async def _first(self, facts: Facts, bundle: Bundle, info: ModelInfo, need: Need) -> Plan:
@@ -217,8 +217,8 @@ class EngineHooks:
         wanted = plan.settings.parallel or 0
         if wanted > traits.max_concurrency:
             self._reporter.note(
-                f"{engine.title} takes {traits.max_concurrency} request at a time, not {wanted}: "
-                "the others wait in order"
+                f"{engine.title} runs {traits.max_concurrency} request at a time, not {wanted}: "
+                "the others are queued"
             )
         return traits
 

@@ -67,7 +67,7 @@ def suppose_machine(facts: Facts, named: Sequence[str], ram: str | None) -> Fact
         ram_total_bytes=ram_bytes,
         ram_available_bytes=ram_bytes,
         untold=(),
-        notes=("supposed: all memory is free, and engines are installed as they can be there",),
+        notes=("Assumes that all memory is free and every supported engine is installed",),
     )
     return replace(facts, platform=platform, found=suppose_installed(facts.found, platform))
 
@@ -76,7 +76,7 @@ def close_folders(config: Config) -> Iterator[str]:
     """Close folders to other users that an older vllama left open; yield what to report."""
     for folder in config.own_folders:
         if private.restrict(folder):
-            yield f"'{folder}' could be read by other users of this machine; now it cannot"
+            yield f"'{folder}' was readable by other users; permissions fixed"
 
 
 def check_nodes(config: Config) -> None:
@@ -90,21 +90,21 @@ def check_nodes(config: Config) -> None:
     if config.nodes:
         urls = [urlsplit(url) for url in config.nodes]
         public = [url.hostname or "" for url in urls if url.scheme == "http"]
-        advice = "give the nodes certificates (--tls-cert), and name them by https"
+        advice = "give the nodes certificates (--tls-cert), and use https addresses"
         if any(url.scheme == "dns+https" for url in urls) and not config.node_certs:
             raise ConfigError(
-                "cannot use dns+https: the nodes' certificates are not known by their addresses",
+                "cannot use dns+https: the addresses of nodes are not in their certificates",
                 hint="name a file with the certificates (--node-certs)",
             )
     elif config.node_key_file and not config.tls_cert:
         public = list_listening(config.host)
-        advice = "give it a certificate (--tls-cert), or the address of a private network (--host)"
+        advice = "set a certificate (--tls-cert), or the address of a private network (--host)"
     else:
         return
     if public := [host for host in public if is_public(host)]:
         raise ConfigError(
-            f"cannot use http at {', '.join(public)}: the key of the nodes and all responses could "
-            "be read on the way",
+            f"cannot use http at {', '.join(public)}: the node key and all responses would be sent "
+            "unencrypted",
             hint=advice,
         )
 
@@ -114,8 +114,8 @@ def check_open(config: Config) -> None:
     if not config.open and config.exposure is not None:
         raise ConfigError(
             f"cannot listen on {config.host} without a key: other machines can reach it",
-            hint="bring a key (VLLAMA_API_KEY, VLLAMA_API_KEY_FILE, vllama keys add NAME), or "
-            "serve everybody (VLLAMA_OPEN=1)",
+            hint="set a key (VLLAMA_API_KEY, VLLAMA_API_KEY_FILE, vllama keys add NAME), or allow "
+            "all requests (VLLAMA_OPEN=1)",
         )
 
 
@@ -160,9 +160,9 @@ def check_upstreams(config: Config) -> None:
         port = parts.port or SCHEME_PORTS[parts.scheme]
         if port == config.port and leads_to(parts.hostname or "", config.host):
             raise ConfigError(
-                f"cannot use '{upstream.root}' as an upstream or in a fallback: it is this server, "
-                "and requests would go round in a loop",
-                hint="name a model of this server by its name alone",
+                f"cannot use '{upstream.root}' as an upstream or fallback: it is this server, and "
+                "requests would loop",
+                hint="use only the name for a model of this server",
             )
 
 
@@ -180,12 +180,12 @@ def list_unknown_links(config: Config, library: Library) -> Iterator[str]:
             library.find(link)
         except VllamaError:
             known = suggest(prefix, names, f"upstreams: {', '.join(names) or '-'}")
-            yield f"fallback '{link}' is neither a model here nor one of a named upstream; {known}"
+            yield f"fallback '{link}' is neither an installed nor an upstream model; {known}"
 
 
 WRITTEN = ("log_dir", "run_dir")
 """Settings of folders without which no engine can be started."""
-HINT = "name a folder that this user may write to: VLLAMA_DATA_DIR=FOLDER"
+HINT = "use a folder with write access: VLLAMA_DATA_DIR=FOLDER"
 
 
 def move_unwritable(config: Config) -> tuple[dict[str, Path], str]:
@@ -203,7 +203,7 @@ def move_unwritable(config: Config) -> tuple[dict[str, Path], str]:
         place = Path(tempfile.mkdtemp(prefix="vllama-"))
     except OSError:
         raise ConfigError(problem, hint=HINT) from None
-    warning = f"{problem}; logs of this server are kept in '{place}'; {HINT}"
+    warning = f"{problem}; logs of this server are stored in '{place}'; {HINT}"
     return {name: place / name.removesuffix("_dir") for name in failed}, warning
 
 

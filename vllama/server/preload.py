@@ -93,7 +93,7 @@ class Preloader:
             if not await lacks_upstream(watch, self._in_use.library):
                 break
             text = "; ".join(
-                f"{where} does not serve: {why}" for where, why in watch.troubles.items()
+                f"{where} is not available: {why}" for where, why in watch.troubles.items()
             )
             if text != reported:
                 reported = text
@@ -101,7 +101,7 @@ class Preloader:
             await watch.changed.wait()
         for endpoint in watch.endpoints:
             if endpoint.url not in watch.troubles:
-                self._reporter.note(f"upstream: {endpoint.url} answers")
+                self._reporter.note(f"upstream: {endpoint.url} responds")
 
     def find_command_to_try(self, address: str) -> str:
         """Return the command that a user would type next, for the server at `address`."""

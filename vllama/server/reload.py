@@ -120,19 +120,19 @@ class Reloader:
             if self.certificate is not None:
                 try:
                     await executors.upkeep.run(self.certificate.reload)
-                    log.info("certificate read again, for new connections")
+                    log.info("certificate reloaded, for new connections")
                 except ConfigError as error:
-                    log.error("the certificate stays as it was: %s", error.sentence())
+                    log.error("the certificate is unchanged: %s", error.sentence())
             try:
                 await self._reload()
                 await warn_of_links(self.in_use)
             except VllamaError as error:
-                log.error("the settings stay as they were: %s", error.sentence())
+                log.error("the settings are unchanged: %s", error.sentence())
                 self.in_use.now = replace(self.in_use.now, refused=error.sentence())
             except Exception:
                 # boundary: nothing in a file may end a running server
-                log.exception("the settings stay as they were: unexpected error")
-            self.service.ready("settings read again")
+                log.exception("the settings are unchanged: unexpected error")
+            self.service.ready("settings reloaded")
 
     async def _reload(self) -> None:
         """Swap the snapshot in use. Raises VllamaError if the settings cannot be used.
@@ -157,7 +157,7 @@ class Reloader:
         if before != after:
             folder = new.config.data_dir
             await executors.upkeep.run(audit.record, folder, "config change", "", before, after)
-        log.info("settings read again: %s", "; ".join(found.taken) or "nothing new")
+        log.info("settings reloaded: %s", "; ".join(found.taken) or "no changes")
 
     def _derive(self, config: Config) -> Setup:
         """Return the snapshot for other settings. Raises VllamaError if it cannot work."""
@@ -187,10 +187,10 @@ class Reloader:
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:
             now, before = library.renew(bundle).settings, bundle.settings
             if bundle.upstream is not None and (moved or now.traits != before.traits):
-                scheduler.unload(bundle, "the upstreams have changed")
+                scheduler.unload(bundle, "the upstreams changed")
             elif now.draft != before.draft:
                 # requests no longer reach it: another draft model is another instance
-                scheduler.unload(bundle, "its draft model has changed")
+                scheduler.unload(bundle, "its draft model changed")
         scheduler.set_limits(make_limits(facts), library.renew)
         if moved:
             self.watch.use(*facts.found.find_servers())
@@ -201,9 +201,9 @@ class Reloader:
 def log_changes(found: Changes) -> None:
     """Log the settings that take effect later."""
     for line in found.kept:
-        log.warning("%s: needs a restart, the old one stays", line)
+        log.warning("%s: needs a restart; the old value stays in effect", line)
     for line in found.loaded:
-        log.info("%s: holds when a model is loaded the next time", line)
+        log.info("%s: applies to the next load of a model", line)
 
 
 def warn_of_exposure(config: Config, reporter: Reporter) -> None:

@@ -67,4 +67,4 @@ class ServiceNotice:
                 manager.connect(self._address)
                 manager.send(text.encode())
         except OSError as error:
-            log.warning("cannot tell the service manager: %s", error)
+            log.warning("cannot notify the service manager: %s", error)

@@ -42,7 +42,7 @@ async def keep_running(
             return await run()
         except Exception:
             # boundary: what a server does for itself must not end it
-            log.exception("the task '%s' has failed", name)
+            log.exception("task '%s' failed", name)
         if is_over():
             return None
         await asyncio.sleep(RESTART_PAUSE_S)

@@ -152,7 +152,7 @@ class AttemptRun:
             survivors = await self.child.kill_tree(grace.kill_s)  # 2
             remove_scratch(self._scratch)  # in case the guard was killed too
             if survivors:
-                log.error("cannot end %s: %s survive SIGKILL", self.spec.name, survivors)
+                log.error("cannot stop %s: %s survive SIGKILL", self.spec.name, survivors)
             else:
                 self._run_file.remove()
             return survivors

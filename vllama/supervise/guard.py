@@ -96,10 +96,10 @@ class Guard:
         poll.register(self._status, select.POLLIN)
         if not poll.poll(limit_s * 1000):
             self._popen.kill()
-            raise GuardFailed(f"the guard did not answer within {limit_s:g} s")
+            raise GuardFailed(f"the guard did not respond within {limit_s:g} s")
         word, rest = self._read_line()
         if word != "pid":
-            raise GuardFailed(rest or "the guard ended before it started anything")
+            raise GuardFailed(rest or "the guard exited before it started anything")
         return int(rest)
 
     def read_exit(self, on_excess: Callable[[int], object] = bool) -> int | None:
@@ -170,7 +170,7 @@ def _popen(command: Command, stdin: int, status_fd: int) -> subprocess.Popen[byt
 
 def _explain(command: Command, error: Exception) -> str:
     if not isinstance(error, OSError):
-        return f"'{command.argv[0]}' cannot be run: {error}"
+        return f"cannot run '{command.argv[0]}': {error}"
     if command.cwd is not None and not command.cwd.is_dir():
-        return f"'{command.argv[0]}' cannot be run in '{command.cwd}': {error.strerror}"
-    return f"'{command.argv[0]}' cannot be run: {error.strerror}"
+        return f"cannot run '{command.argv[0]}' in '{command.cwd}': {error.strerror}"
+    return f"cannot run '{command.argv[0]}': {error.strerror}"

@@ -59,7 +59,7 @@ def trust_only(file: str) -> ssl.SSLContext:
     except OSError as error:  # an SSLError is one, too
         reason = "it has no certificate" if isinstance(error, ssl.SSLError) else error.strerror
         raise ConfigError(
-            f"cannot use the certificates in '{file}': {reason}", hint="give a file in PEM"
+            f"cannot use the certificates in '{file}': {reason}", hint="use a PEM file"
         ) from error
     return context
 
@@ -127,18 +127,18 @@ async def find_trouble(endpoint: Endpoint, path: str, *, timeout_s: float) -> st
         async with asyncio.timeout(timeout_s):
             status = await _exchange(endpoint, request)
     except TimeoutError:
-        return NoAnswer(f"no answer within {timeout_s:g} s")
+        return NoAnswer(f"no response within {timeout_s:g} s")
     except ConnectionError as error:
         return Down(describe_connection_error(error))
     except OSError as error:
         return NoAnswer(describe_connection_error(error))
     except (EOFError, ValueError, asyncio.LimitOverrunError):
-        return Down("its answer is not HTTP")
+        return Down("its response is not HTTP")
     if status in (401, 403):
-        return f"it refuses the key (HTTP {status})"
+        return f"it rejects the key (HTTP {status})"
     if status < 400 or status == 429:
         return ""
-    why = f"it answers {path} with HTTP {status}"
+    why = f"{path} returned HTTP {status}"
     return Down(why) if status >= 500 else why
 
 

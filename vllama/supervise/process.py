@@ -157,7 +157,7 @@ class Child:
         if failure is None:
             self._spawned.set_result(None)
         else:
-            hint = "Check that the engine is installed and that its path is right."
+            hint = "Check that the engine is installed and that its path is correct."
             self._spawned.set_exception(EngineStartFailed(failure, hint=hint))
 
     def _on_exited(self, code: int) -> None:

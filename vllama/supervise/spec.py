@@ -172,7 +172,7 @@ def diagnose_plainly(exit_: Exit) -> Diagnosis:
     if exit_.stalled:
         return Diagnosis(cause=f"made no progress while starting (last line: {last.strip()})")
     if exit_.code is not None and exit_.code < 0:
-        return Diagnosis(cause=f"ended by signal {-exit_.code}")
+        return Diagnosis(cause=f"killed by signal {-exit_.code}")
     return Diagnosis(cause=f"exit code {exit_.code}: {last.strip()}")
 
 
@@ -217,7 +217,7 @@ class LaunchSpec:
             return self.diagnose(exit_)
         took, limit = format_amounts(exit_.excess_bytes, self.memory_limit_bytes or 0)
         took = f"{took} of memory, more" if exit_.excess_bytes else "more memory"
-        return Diagnosis(cause=f"it took {took} than its limit of {limit}")
+        return Diagnosis(cause=f"it used {took} than its limit of {limit}")
 
     def place(self, scratch: Path) -> LaunchSpec:
         """Return the start with that folder for its sockets and temporary files."""

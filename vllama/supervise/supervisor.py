@@ -167,7 +167,7 @@ class SupervisedProcess(Status):
         except OSError as error:
             full = error.errno == errno.ENOSPC  # the error of a write has no file name
             where = error.filename or (self._log_dir if full else None)
-            failure = f"cannot write '{where}'" if where else "the system refused it"
+            failure = f"cannot write '{where}'" if where else "the system rejected it"
             hint = "free some space there" if full else None
             self._fail(Diagnosis(cause=f"{failure}: {error.strerror or error}", hint=hint))
         return False
@@ -228,7 +228,7 @@ class SupervisedProcess(Status):
         self._run = None
         self._history.record_end(run.exit(stalled=stalled), None)
         if survivors:
-            self._fail(Diagnosis(cause=f"its processes {survivors} cannot be ended"))
+            self._fail(Diagnosis(cause=f"its processes {survivors} cannot be stopped"))
 
     def _find_cause_in_log(self) -> str:
         """Return the cause that the log of a running engine gives for its fatal error."""

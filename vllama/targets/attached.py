@@ -47,7 +47,7 @@ class AttachedProcess:
     def last_diagnosis(self) -> Diagnosis | None:
         """The endpoints that do not answer; the cause is unknown."""
         down = self._list_down()
-        return Diagnosis(cause=f"no answer from {name_upstreams(down)}") if down else None
+        return Diagnosis(cause=f"no response from {name_upstreams(down)}") if down else None
 
     @property
     def pid(self) -> int | None:
@@ -117,8 +117,8 @@ class AttachedProcess:
     def declare_unhealthy(self, endpoint: Endpoint, cause: str | None) -> str:
         """Do not use `endpoint` until it answers a check again."""
         self.report_unreachable(endpoint)
-        cause = cause or "it has reported a fatal error"
-        log.warning("the upstream at %s is not used until it answers: %s", endpoint.url, cause)
+        cause = cause or "it reported a fatal error"
+        log.warning("upstream %s is not used until it responds: %s", endpoint.url, cause)
         return cause
 
     def find_unhealthy_cause(self, endpoint: Endpoint) -> str | None:

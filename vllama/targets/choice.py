@@ -109,6 +109,6 @@ def describe_failure(error: VllamaError) -> str:
         return {
             429: "it is busy (429)",
             503: "it is busy (503)",
-            504: "it gave no token in time",
+            504: "it generated no token in time",
         }.get(error.status, "it failed a request")
     return "its connection was lost"

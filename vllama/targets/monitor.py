@@ -33,7 +33,7 @@ SILENT_S = 1.0
 PROBE_LIMIT_S = 5.0
 PROBE_TOKENS = 4
 """Some servers stall after the first ones."""
-NOT_YET = Down("it has not been checked yet")
+NOT_YET = Down("not checked yet")
 
 
 class UpstreamMonitor:
@@ -88,7 +88,7 @@ class UpstreamMonitor:
         if known:
             since = f"since {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(max(known)))}"
         return CoolingDown(
-            f"cannot reach {name_upstreams(endpoints)}: no answer {since}",
+            f"cannot reach {name_upstreams(endpoints)}: no response {since}",
             retry_after_s=RETRY_S,
             hint="start that server, or correct its address in the settings",
         )
@@ -165,9 +165,9 @@ class UpstreamMonitor:
         if not before:
             self._down_since_s[endpoint.url] = time.time()
         if trouble:
-            log.warning("the upstream at %s cannot serve: %s", endpoint.url, trouble)
+            log.warning("upstream %s is not available: %s", endpoint.url, trouble)
         else:
-            log.info("the upstream at %s answers", endpoint.url)
+            log.info("upstream %s responds", endpoint.url)
         return trouble
 
 
@@ -188,12 +188,12 @@ async def probe_target(upstream: Upstream, model: str, *, embeds: bool) -> Engin
         async with asyncio.timeout(PROBE_LIMIT_S):
             answer = await upstream.fetch(probe, most_events=PROBE_TOKENS)
     except TimeoutError:
-        return UpstreamError(f"no answer to a probe within {PROBE_LIMIT_S:g} s", status=504)
+        return UpstreamError(f"no response to a probe within {PROBE_LIMIT_S:g} s", status=504)
     except EngineError as error:
         return error
     if answer.status == 200:
         works = (b'"embedding"' if embeds else b'"choices"') in answer.body
-        return None if works else UpstreamError("its answer to a probe is none")
+        return None if works else UpstreamError("invalid response to a probe")
     refusal = clean_engine_error(answer.status, answer.body, answer.headers)
     return refusal if isinstance(refusal, EngineError) else None
 

@@ -113,7 +113,7 @@ class AppShell extends View {
     }
     if (status === "forbidden") {
       return html`<div class="banner calm">
-        <span>This key can chat. Only keys with the scope <code>read</code> can see what the server does.</span>
+        <span>This key can chat. Only keys with the scope <code>read</code> can see server activity.</span>
         <button @click=${useAnotherKey}>Use another key</button>
       </div>`;
     }

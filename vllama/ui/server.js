@@ -111,7 +111,7 @@ export async function ask(path, body, options = {}) {
   try {
     return JSON.parse(text || "{}");
   } catch {
-    throw new ServerError(`cannot read the response to ${path}: it is not JSON; look for a proxy that answers instead of the server`);
+    throw new ServerError(`cannot read the response to ${path}: it is not JSON; a proxy may be responding instead of the server`);
   }
 }
 
@@ -162,7 +162,7 @@ export function explain(error) {
   if (isLocked(error)) return "the server requires a key";
   if (error?.name === "AbortError") return "stopped";
   const message = error?.message ?? String(error);
-  if (error instanceof DOMException) return `the browser refused: ${message}`;
+  if (error instanceof DOMException) return `the browser rejected it: ${message}`;
   return isMistake(error) ? `the web UI failed: ${message}; reload the page, and report this if it happens again` : message;
 }
 
@@ -191,6 +191,6 @@ function readError(text, status) {
     const { error } = JSON.parse(text);
     return forBrowser((typeof error === "string" ? error : error?.message) || text);
   } catch {
-    return text || `the server answered ${status}`;
+    return text || `the server returned ${status}`;
   }
 }

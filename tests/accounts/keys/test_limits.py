@@ -423,7 +423,7 @@ async def test_keys_of_a_group_share_its_limits(kind: str, group: Group, words: 
         limits.admit(key)
         if kind != "concurrent":
             limits.finish(key, 10, UNIT)
-    with pytest.raises(LimitReached, match=f"the group 'team' .*{words}"):
+    with pytest.raises(LimitReached, match=f"group 'team' .*{words}"):
         limits.admit(keys[3])
     assert limits._uses["3"].running == 0, "nothing of a refused request is counted"
     for key in free:
@@ -441,7 +441,7 @@ async def test_the_limits_of_a_key_and_of_its_group_hold_both(own: str) -> None:
     assert standing is not None and standing.limit == 10, "what is less is shown"
     limits.admit(key)
     limits.finish(key, 10)
-    with pytest.raises(LimitReached, match=f"the {own} '"):
+    with pytest.raises(LimitReached, match=f"{own} '"):
         limits.admit(key)
 
 
@@ -555,15 +555,15 @@ async def test_a_budget_of_a_group_is_exceeded_by_one_answer_at_most(seed: int) 
 @pytest.mark.parametrize(
     ("limits_of", "shares", "warnings"),
     [
-        ({"tokens": 100}, (79, 1, 5), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
-        ({"tokens": 100}, (10, 900), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100}, (79, 1, 5), ["key 'ann' has used 80 % of its 100 tokens of today"]),
+        ({"tokens": 100}, (10, 900), ["key 'ann' has used 80 % of its 100 tokens of today"]),
         ({"tokens": 100, "tokens_period": "min"}, (90,), []),
         (
             {"model_tokens": (("m", Rate(100, "day")),)},
             (79, 1),
-            ["the key 'ann', for the model 'm', has used 80 % of its 100 tokens of today"],
+            ["key 'ann', for the model 'm', has used 80 % of its 100 tokens of today"],
         ),
-        ({"budget": BUDGET}, (80, 81), ["the key 'ann' has used 80 % of its budget of today"]),
+        ({"budget": BUDGET}, (80, 81), ["key 'ann' has used 80 % of its budget of today"]),
         ({}, (1000,), []),
     ],
 )

@@ -290,7 +290,7 @@ def test_what_is_no_journal_stays_where_it_is(
     with caplog.at_level(logging.WARNING):
         live(tmp_path)
     assert count(tmp_path)[0] == 2 and (tmp_path / f"1-1{SUFFIX}").exists()
-    assert "it is no regular file" in caplog.text
+    assert "it is not a regular file" in caplog.text
 
 
 def test_the_largest_numbers_can_be_added_up(tmp_path: Path) -> None:
@@ -331,7 +331,7 @@ async def test_a_folder_that_cannot_be_used_is_tried_again(
     recorder.close()
     await running
     assert count(folder) == (5000, 10_000)
-    assert caplog.text.count("cannot keep usage") == 1 and "again" in caplog.text
+    assert caplog.text.count("cannot store usage") == 1 and "again" in caplog.text
     assert len(found) == 1 and len(found[0]) >= ROWS, "limits know what was used before"
 
 

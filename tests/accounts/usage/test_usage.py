@@ -250,7 +250,7 @@ async def test_a_database_that_fails_gets_everything_later(
             other.execute("ROLLBACK")
         recorder.record(served())
     assert count(tmp_path) == (4, 8)
-    assert caplog.text.count("cannot keep usage") == 1
+    assert caplog.text.count("cannot store usage") == 1
 
 
 @in_loop

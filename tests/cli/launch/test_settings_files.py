@@ -77,7 +77,7 @@ def test_what_was_there_comes_back(
 def test_a_file_in_another_encoding_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "settings.json"
     path.write_bytes(b'{"a": "\xe4"}')
-    with pytest.raises(VllamaError, match="it is no UTF-8 text"):
+    with pytest.raises(VllamaError, match="it is not UTF-8 text"):
         plan(edit(path))
 
 
@@ -192,7 +192,7 @@ def test_a_copy_that_is_gone(tmp_path: Path, keeper: Keeper) -> None:
     path.write_text("{}")
     write(keeper, edit(path))
     (keeper.folder / "0-settings.json").unlink()
-    with pytest.raises(VllamaError, match=r"cannot put back '.*settings.json'"):
+    with pytest.raises(VllamaError, match=r"cannot restore '.*settings.json'"):
         keeper.restore()
     assert "key" in path.read_text()
 

@@ -195,7 +195,7 @@ def test_vscode() -> None:
     assert load(changed("vscode", theirs)) == [{"name": "Azure", "vendor": "azure"}, ours]
     (group,) = load(changed("vscode", text, Target(url=URL, model="other")))
     assert [entry["id"] for entry in group["models"]] == ["qwen3:8b", "other"]
-    with pytest.raises(ValueError, match="no list of providers"):
+    with pytest.raises(ValueError, match="not a list of providers"):
         changed("vscode", '{"a": 1}')
 
 
@@ -420,7 +420,7 @@ def test_apps_of_macos(tmp_path: Path) -> None:
     assert started == ("/usr/bin/open", "-a", str(app))
     assert program(chatgpt, places(tmp_path, PATH="")) is None
     check_system(chatgpt, "darwin")
-    with pytest.raises(ConfigError, match="ChatGPT here: it is supported on macOS only"):
+    with pytest.raises(ConfigError, match="ChatGPT here: only macOS is supported"):
         check_system(chatgpt, "linux")
 
 

@@ -78,7 +78,7 @@ def test_a_table_tells_what_is_missing():
     assert lines[1][1:3] == ("41 ms", "1.23 s")
     assert lines[2][:4] == ("cold load", "810 ms", "900 ms", "0.90 × [0.90 … 0.90]")
     assert lines[3] == ("memory, loaded", "1 MiB", "-", "-", "-")
-    assert lines[4] == ("memory, most", "512 MiB", "-", "-", "-")
+    assert lines[4] == ("peak memory", "512 MiB", "-", "-", "-")
 
 
 def test_one_server_alone():
@@ -97,9 +97,9 @@ def test_remarks_on_unequal_work():
         {"round": 0, "side": "Ollama", "step": "swap", "seconds": None},
     ]
     assert make_remarks(rows, SIDES) == [
-        "not the same work: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
-        "not the same work: short answers have 64.0 tokens at vllama, 40.0 tokens at Ollama",
-        "Ollama counts 40.0 tokens but sent 20.0 pieces (short prompts)",
+        "different workload: short prompts have 60.0 tokens at vllama, 39.0 tokens at Ollama",
+        "different workload: short responses have 64.0 tokens at vllama, 40.0 tokens at Ollama",
+        "Ollama reports 40.0 tokens but sent 20.0 pieces (short prompts)",
         "no swap at Ollama: it keeps both models loaded; OLLAMA_MAX_LOADED_MODELS=1 makes it swap",
     ]
 

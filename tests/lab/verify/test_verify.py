@@ -44,7 +44,7 @@ def test_the_same_answers(home):
         "They agree: 100 % of the text is the same" in done.stdout
         and "2 of 2 the same" in done.stdout
     )
-    assert "prompts answered" in done.stderr
+    assert "prompts finished" in done.stderr
 
 
 def test_other_answers(home):

@@ -77,14 +77,14 @@ UV_OLDER = """\
          "click==8.0 and click==8.1, we can conclude that your requirements are unsatisfiable",
          None),
         ("Resolved x\nsomething odd\n", "something odd", None),
-        ("", "the installer ended with exit code 1", None),
+        ("", "the installer exited with code 1", None),
     ],
 )  # fmt: skip
 def test_the_reason_is_uvs_own(output: str, reason: str, hint: str | None) -> None:
     assert explain_failure(output.splitlines(), 1) == (reason, hint)
 
 
-@pytest.mark.parametrize(("code", "reason"), [(-9, "memory is short"), (-15, "signal 15")])
+@pytest.mark.parametrize(("code", "reason"), [(-9, "memory ran out"), (-15, "signal 15")])
 def test_a_signal_is_a_reason(code: int, reason: str) -> None:
     assert reason in explain_failure(["Collecting x"], code)[0]
 

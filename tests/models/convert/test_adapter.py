@@ -105,14 +105,14 @@ def test_rows_that_are_no_heads_stay_whole():
 @pytest.mark.parametrize(
     ("config", "tensors", "reason"),
     [
-        ({"peft_type": "IA3"}, None, "it is no LoRA adapter of PEFT"),
-        ([], None, "it is no LoRA adapter of PEFT"),
+        ({"peft_type": "IA3"}, None, "it is not a PEFT LoRA adapter"),
+        ([], None, "it is not a PEFT LoRA adapter"),
         (PEFT, {}, "it has no tensors"),
-        (PEFT | {"alpha_pattern": {"q_proj": 2}}, None, "scales them one by one"),
+        (PEFT | {"alpha_pattern": {"q_proj": 2}}, None, "scales them individually"),
         (PEFT, {f"{PREFIX}mlp.experts.0.w1.lora_A.weight": np.ones((2, 4))}, "is not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_magnitude_vector": np.ones(4)}, "not supported"),
         (PEFT, {f"{PREFIX}self_attn.q_proj.lora_A.weight": np.ones(4)}, "(F32) is not supported"),
-        (PEFT, pairs({"mlp.up_proj": (8, 8)}), "'blk.1.ffn_up.weight' have another shape"),
+        (PEFT, pairs({"mlp.up_proj": (8, 8)}), "'blk.1.ffn_up.weight' have a different shape"),
         (PEFT, pairs(prefix="model.layers.7."), "the model has no tensor 'blk.7."),
     ],
 )
@@ -136,7 +136,7 @@ def test_folders_that_lack_something(library, base, tmp_path):
     with pytest.raises(BadRequest, match=r"no adapter_config\.json and no adapter_model"):
         bring_adapters(library, base, "lora", {})
     files[WEIGHTS].write_bytes(b"cut")
-    with pytest.raises(BadRequest, match="no safetensors file"):
+    with pytest.raises(BadRequest, match="not a safetensors file"):
         bring_adapters(library, base, "lora", files)
     assert bring_adapters(library, base, "x", {"x.gguf": tmp_path}) == (tmp_path,)
 
@@ -144,7 +144,7 @@ def test_folders_that_lack_something(library, base, tmp_path):
 def test_architectures_and_formats_without_adapters(library, tmp_path):
     weights = write(tmp_path / "lora")
     uploads = {name: path.rename(tmp_path / f"blob-{name}") for name, path in weights.items()}
-    with pytest.raises(BadRequest, match="no GGUF; vllama create -q F16"):
+    with pytest.raises(BadRequest, match="not a GGUF file; use vllama create -q F16"):
         bring_adapters(library, library.find(str(local(tmp_path / "m"))).bundle, "lora", uploads)
     with pytest.raises(Exception, match="the architecture mamba is not supported"):
         read_tensors(uploads[WEIGHTS], ModelInfo(architecture="mamba"))

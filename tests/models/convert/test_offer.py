@@ -12,17 +12,17 @@ from vllama.models.types import Format
 
 def test_a_model_without_a_gguf(hub, library, tmp_path):
     hub.add_repo("Org/Model", repository(tmp_path / "r"))
-    with pytest.raises(NoPlan, match="it holds safetensors only, and gguf is wanted") as caught:
+    with pytest.raises(NoPlan, match="it has only safetensors; gguf is required") as caught:
         library.remote.pull("org/model", formats=(Format.GGUF,))
-    assert caught.value.hint.startswith("make a GGUF of it: vllama convert Org/Model; or ")
+    assert caught.value.hint.startswith("convert it to GGUF: vllama convert Org/Model; or ")
 
 
 def test_a_model_on_this_disk(library, tmp_path):
     folder = local(tmp_path / "mine")
     bundle = library.find(str(folder)).bundle
-    assert suggest_conversion_of(bundle) == f"make a GGUF of it: vllama convert {folder}"
+    assert suggest_conversion_of(bundle) == f"convert it to GGUF: vllama convert {folder}"
     assert (
         suggest_conversion_of(replace(bundle, hub_id="a/b"))
-        == "make a GGUF of it: vllama convert a/b"
+        == "convert it to GGUF: vllama convert a/b"
     )
     assert suggest_conversion_of(replace(bundle, format=Format.GGUF)) is None

@@ -44,11 +44,11 @@ def test_a_model_for_vectors_is_not_quantized_unasked(library, tmp_path):
     [
         ("mine", {"quantize": "q4"}, BadRequest, "unsupported quantization"),
         ("mine", {"outtype": "q4_k_m"}, BadRequest, "unsupported type"),
-        ("mine", {"quantize": "Q4_0", "outtype": "q8_0"}, BadRequest, "it is Q8_0 already"),
+        ("mine", {"quantize": "Q4_0", "outtype": "q8_0"}, BadRequest, "it is already Q8_0"),
         ("mine", {"output": "a b"}, BadRequest, "invalid model name"),
         ("mine", {"output": "hf.co/a/b"}, BadRequest, "invalid model name"),
-        ("gguf", {}, BadRequest, "it is a GGUF already"),
-        ("gguf", {"quantize": "f16"}, BadRequest, "it is F16 already"),
+        ("gguf", {}, BadRequest, "it is already a GGUF file"),
+        ("gguf", {"quantize": "f16"}, BadRequest, "it is already F16"),
         ("nowhere", {}, ModelNotFound, "cannot find a model at"),
         ("awq", {}, BadModelFile, "quantized with AWQ"),
         ("own", {}, BadModelFile, "Mistral's own format"),
@@ -67,6 +67,6 @@ def test_what_is_refused_before_anything_moves(
 
 def test_a_repository_of_ggufs(hub, library, tiny):
     hub.add_repo("Org/Model-GGUF", {"m-Q8_0.gguf": tiny})
-    with pytest.raises(NoPlan, match="no safetensors of it") as caught:
+    with pytest.raises(NoPlan, match="no safetensors found") as caught:
         prepare(library, "org/model-gguf", ConversionOptions())
     assert "vllama pull org/model-gguf" in caught.value.hint

@@ -139,9 +139,9 @@ def test_any_line_is_a_share_or_none(line):
             "llama_model_quantize: failed to quantize: requantizing from type q8_0 is disabled",
         ),
         ("only this\n\n", 3, "only this"),
-        ("", 3, "it ended with exit code 3"),
-        ("half", -9, "it was killed, as the system does when memory is short"),
-        ("half", -15, "it was ended by signal 15"),
+        ("", 3, "it exited with code 3"),
+        ("half", -9, "it was killed, probably because memory ran out"),
+        ("half", -15, "it was killed by signal 15"),
     ],
 )
 def test_reasons(output, code, reason):

@@ -207,7 +207,7 @@ def test_cancel_at_any_moment_keeps_what_came(
 
 def test_redirects_without_end(big: StandInHub, settings: ModelsSettings) -> None:
     big.fault = Once(Fault(status=302, headers={"Location": "/around"}), times=-1)
-    with pytest.raises(SourceError, match="cannot fetch"):
+    with pytest.raises(SourceError, match="cannot download"):
         fetch(settings)
 
 

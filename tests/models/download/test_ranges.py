@@ -48,7 +48,7 @@ def test_a_page_instead_of_the_file_costs_nothing_that_is_here(
         fetch(settings, stopped)
     first = big.sent("cdn")
     big.fault = Once(PAGE, times=-1)
-    with pytest.raises(SourceError, match="something else came instead of the file"):
+    with pytest.raises(SourceError, match="unexpected content instead of the file"):
         fetch(settings)
     pages = big.sent("cdn") - first
     big.fault = Once(PAGE, times=2)
@@ -70,7 +70,7 @@ def test_a_file_shorter_than_announced_is_not_asked_for_again(
 ) -> None:
     big.fault = Once(Fault(status=status, headers=headers), times=-1)
     pause_s, began_s = 60.0, time.monotonic()
-    with pytest.raises(SourceError, match=r"cannot fetch 'm.gguf': .* has \d+ bytes, not"):
+    with pytest.raises(SourceError, match=r"cannot download .m.gguf': .* has \d+ bytes, not"):
         fetch(with_settings(backoff_s=pause_s))
     assert time.monotonic() - began_s < pause_s
 
@@ -82,7 +82,7 @@ def test_a_storage_that_asks_to_wait(big: StandInHub, settings: ModelsSettings) 
 
 def test_a_storage_that_asks_for_too_long_a_wait(big: StandInHub, settings: ModelsSettings) -> None:
     big.fault = Once(Fault(status=503, headers={"Retry-After": "9999"}), times=-1)
-    with pytest.raises(SourceError, match="answered 503"):
+    with pytest.raises(SourceError, match="returned 503"):
         fetch(settings)
 
 
@@ -97,7 +97,7 @@ def test_a_storage_that_only_trickles(
     big: StandInHub, with_settings: Callable[..., ModelsSettings]
 ) -> None:
     big.fault = Once(Fault(bytes_per_s=200), times=-1)
-    with pytest.raises(SourceError, match=r"only \d+ bytes came in 1 s"):
+    with pytest.raises(SourceError, match=r"only \d+ bytes received in 1 s"):
         fetch(with_settings(stall_timeout_s=1.0, attempts=2))
 
 

@@ -34,13 +34,13 @@ def test_an_adapter_is_kept_and_makes_another_model(library: Library, tmp_path: 
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"n_embd": 32}, "its tensors for 'blk.0.attn_q.weight' have another shape"),
+        ({"n_embd": 32}, "its tensors for 'blk.0.attn_q.weight' have a different shape"),
         ({"tensor": "blk.7.attn_q.weight"}, "the model has no tensor 'blk.7.attn_q.weight'"),
-        ({"tensor": "blk.0.ffn_gate.weight"}, "another shape"),
+        ({"tensor": "blk.0.ffn_gate.weight"}, "a different shape"),
         ({"tensor": "blk.0.attn_norm.weight"}, "are not matrices"),
         ({"parts": ("lora_a",)}, "are not a pair"),
         ({"parts": ()}, "it has no tensors"),
-        ({"arch": "qwen2"}, "it is for the architecture qwen2, the model has llama"),
+        ({"arch": "qwen2"}, "it requires the architecture qwen2, but the model has llama"),
         ({"kind": "control"}, "it is not a LoRA adapter"),
     ],
 )

@@ -288,5 +288,5 @@ def with_registry(settings: ModelsSettings) -> Callable[[str], Library]:
 def test_a_setting_that_is_no_address(
     with_registry: Callable[[str], Library], address: str
 ) -> None:
-    with pytest.raises(VllamaError, match="not the address of a registry"):
+    with pytest.raises(VllamaError, match="not a registry address"):
         with_registry(address).remote.pull("tiny")

@@ -158,8 +158,8 @@ def test_what_is_left_out_is_told_and_hides_nothing(
         "big:cloud": "cloud",
         "split:latest": "split",
         "torch:latest": "format is pt",
-        "words:latest": "params are not JSON",
-        "holes:latest": "not complete",
+        "words:latest": "params are not valid JSON",
+        "holes:latest": "incomplete",
     }
     assert reasons.keys() == said.keys()
     for name, words in said.items():

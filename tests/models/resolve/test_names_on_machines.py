@@ -191,7 +191,7 @@ CASES = [
     Case(cpu(512), "Qwen/Qwen3-8B", "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M"),
     Case(cpu(5), "unsloth/Qwen3-8B-GGUF", "hf.co/unsloth/Qwen3-8B-GGUF:Q3_K_M", ("the largest",)),
     Case(cpu(4), "unsloth/Qwen3-8B-GGUF", "hf.co/unsloth/Qwen3-8B-GGUF:Q2_K", ("the largest",)),
-    Case(cpu(2), "unsloth/Qwen3-8B-GGUF", None, ("requires more", "Q2_K, the smallest there is")),
+    Case(cpu(2), "unsloth/Qwen3-8B-GGUF", None, ("requires more", "Q2_K, the smallest available")),
     Case(cpu(64), "Qwen/Qwen3-8B:Q8_0", "hf.co/Qwen/Qwen3-8B-GGUF:Q8_0"),
     Case(cpu(64), "qwen3:8b", "hf.co/Qwen/Qwen3-8B-GGUF:Q4_K_M"),
     Case(cpu(64), "qwen3:8b-q8_0", "hf.co/Qwen/Qwen3-8B-GGUF:Q8_0"),
@@ -210,7 +210,7 @@ CASES = [
         gpu(24, installed=NOTHING_USES_THE_GPU),
         "Qwen/Qwen3-0.6B",
         "hf.co/unsloth/Qwen3-0.6B-GGUF:Q4_K_M",
-        ("vLLM would be the choice here", "engines install vllm", "context length 4096"),
+        ("vLLM would be preferred here", "engines install vllm", "context length 4096"),
     ),
     Case(
         gpu(24, installed=(LLAMA_CPP_GPU,)),
@@ -219,12 +219,12 @@ CASES = [
         ("all layers on the GPU", "context length 32768"),
     ),
     # formats that nothing here serves
-    Case(cpu(16), "acme/Small", None, ("safetensors only", "vllama convert acme/Small")),
+    Case(cpu(16), "acme/Small", None, ("only safetensors", "vllama convert acme/Small")),
     Case(
         cpu(16),
         "Qwen/Qwen3-8B-AWQ",
         None,
-        ("quantized with AWQ", "pull what it was made from: vllama pull hf.co/Qwen/Qwen3-8B;"),
+        ("quantized with AWQ", "pull the original model: vllama pull hf.co/Qwen/Qwen3-8B;"),
     ),
     Case(
         cpu(16),
@@ -244,7 +244,7 @@ CASES = [
         gpu(80),
         "mistralai/Devstral",
         "hf.co/mistralai/Devstral:latest",
-        ("Mistral's own format", "by its parser mistral"),
+        ("Mistral's own format", "parsed with mistral"),
         gigabytes=47,
     ),
     Case(cpu(64), "mistralai/Devstral", None, ("Mistral's own format", "GGUF", "vllama engines")),

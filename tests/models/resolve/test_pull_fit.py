@@ -85,7 +85,7 @@ def test_what_does_not_fit_is_refused_before_the_download(
     with pytest.raises(NotEnoughMemory) as caught:
         library.remote.pull("llama3.2", formats=GGUF, fits=fits)
     assert caught.value.message.startswith("cannot pull 'llama3.2:latest': model requires more")
-    assert "Q3_K_M, the smallest there is" in caught.value.message
+    assert "Q3_K_M, the smallest available" in caught.value.message
     assert f"vllama pull hf.co/{FORM}:Q4_K_M" in str(caught.value.hint)
     assert not list((tmp_path / "cache").glob("models--bartowski*/snapshots/*/*"))
 
@@ -104,11 +104,11 @@ def test_a_named_one_is_fetched_to_keep_and_refused_to_load(
     if not to_load:
         assert pull() == "Q8_0"
         (warning,) = [text for text in events.statuses if text.startswith("warning: ")]
-        assert "Q8_0 needs" in warning and "take Q4_K_M, which fits" in warning
+        assert "Q8_0 needs" in warning and "use Q4_K_M, which fits" in warning
         return
     with pytest.raises(NotEnoughMemory, match="cannot load") as caught:
         pull()
-    assert caught.value.hint == "take Q4_K_M, which fits"
+    assert caught.value.hint == "use Q4_K_M, which fits"
 
 
 def test_looking_up_tells_the_same_choice(library: Library, files: dict[str, Path]) -> None:
@@ -128,4 +128,4 @@ def test_a_header_that_is_cut_off_names_what_is_here(library: Library, hub: Stan
     )
     with pytest.raises(Offline) as caught:
         library.remote.look_up(f"hf.co/{FORM}", formats=GGUF, fits=with_memory(GIB))
-    assert caught.value.hint == f"use what is here: hf.co/{FORM}:Q8_0"
+    assert caught.value.hint == f"use an installed model: hf.co/{FORM}:Q8_0"

@@ -121,11 +121,11 @@ def test_offline_says_what_is_here(opened: Callable[..., Library]) -> None:
     opened().remote.pull(f"hf.co/{FORM}:Q8_0")
     with pytest.raises(Offline) as caught:
         opened(hf_offline=True).remote.pull(f"hf.co/{FORM}:Q4_K_M")
-    assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
+    assert f"use an installed model: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
     assert "hf_offline" in str(caught.value.hint)
     with pytest.raises(Offline) as caught:
         opened(hf_offline=True).remote.pull("hf.co/org/other-GGUF")
-    assert f"use what is here: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
+    assert f"use an installed model: hf.co/{FORM}:Q8_0" in str(caught.value.hint)
 
 
 def test_without_network_and_models_a_packaged_one_is_named(
@@ -189,7 +189,7 @@ def test_names_noted_at_once_are_all_kept(tmp_path: Path) -> None:
 
 def test_a_data_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "data").touch()
-    with pytest.raises(VllamaError, match="cannot note the name") as caught:
+    with pytest.raises(VllamaError, match="cannot record the name") as caught:
         PulledNames(tmp_path / "data").note(ModelRef.parse("o/m"), a_bundle("hf.co/o/m:Q8_0"))
     assert "VLLAMA_DATA_DIR" in str(caught.value.hint)
 

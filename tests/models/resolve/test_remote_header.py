@@ -130,7 +130,7 @@ def test_damaged_files_are_named_by_their_path(hub: StandInHub, settings: Models
         (
             {"config.json": b"{}", "model.safetensors": b"\xff" * 64},
             Format.SAFETENSORS,
-            "'model.safetensors': it is no safetensors file",
+            "'model.safetensors': it is not a safetensors file",
         ),
     ]:
         with pytest.raises(BadModelFile) as caught:

@@ -129,7 +129,7 @@ def test_order_of_quantizers(
     for who in children:
         hub_id = f"{who}/Rocket-3B-Instruct-GGUF"
         if who != first:
-            assert why(found, hub_id) == f"{found.repository.hub_id} comes before it"
+            assert why(found, hub_id) == f"{found.repository.hub_id} is preferred"
 
 
 @pytest.mark.parametrize(
@@ -139,8 +139,8 @@ def test_order_of_quantizers(
         ("evil/Rocket-3B-Instruct-Uncensored-GGUF", "'uncensored' in its name"),
         ("evil/Rocket-3B-Instruct-R1-Distill-GGUF", "'r1 distill' in its name"),
         ("evil/Merged-Rocket-3B-Instruct-GGUF", "'merged' in its name"),
-        ("evil/Rocket-3B-GGUF", "not that of Rocket-3B-Instruct"),
-        ("evil/Comet-GGUF", "not that of Rocket-3B-Instruct"),
+        ("evil/Rocket-3B-GGUF", "does not match Rocket-3B-Instruct"),
+        ("evil/Comet-GGUF", "does not match Rocket-3B-Instruct"),
     ],
 )
 def test_others_models_are_not_taken(
@@ -179,9 +179,9 @@ def test_number_of_parameters(
     if fits:
         assert choose(source, BASE, GGUF).repository.hub_id == "somebody/Rocket-3B-Instruct-GGUF"
     else:
-        with pytest.raises(NoPlan, match="safetensors only, and gguf is wanted") as caught:
+        with pytest.raises(NoPlan, match="only safetensors; gguf is required") as caught:
             choose(source, BASE, GGUF)
-        assert "not taken: somebody/Rocket-3B-Instruct-GGUF: it has" in str(caught.value.hint)
+        assert "rejected: somebody/Rocket-3B-Instruct-GGUF: it has" in str(caught.value.hint)
 
 
 @pytest.mark.parametrize(
@@ -272,7 +272,7 @@ def test_a_tag_must_match_in_a_gguf_repository(hub: StandInHub, source: HuggingF
     assert taken(choose(source, "Acme/R-GGUF:ud-q4_k_xl"))[1] == "UD-Q4_K_XL"
     with pytest.raises(ModelNotFound) as caught:
         choose(source, "Acme/R-GGUF:Q6_K")
-    assert caught.value.hint == "take one of: Q4_K_M, Q8_0, UD-Q4_K_XL"
+    assert caught.value.hint == "use one of: Q4_K_M, Q8_0, UD-Q4_K_XL"
 
 
 def test_shards_and_pieces(hub: StandInHub, source: HuggingFace) -> None:
@@ -298,7 +298,7 @@ def test_shards_and_pieces(hub: StandInHub, source: HuggingFace) -> None:
     reasons = [c.reason for c in found.candidates if c.variant is None]
     assert reasons == [
         "m-Q4_K_M.gguf: 1 of 3 parts are missing, such as m-Q4_K_M-00002-of-00003.gguf",
-        "m-Q6_K.gguf: it is cut into pieces that have to be joined first",
+        "m-Q6_K.gguf: its parts must be joined first",
     ]
 
 
@@ -367,7 +367,7 @@ def test_a_free_form_of_a_gated_model(hub: StandInHub, source: HuggingFace) -> N
     assert "license must be accepted" in why(found, "Acme/Rocket-3B-Instruct-GGUF")
     assert found.notes[1] == (
         f"license: {BASE} is gated, unsloth/Rocket-3B-Instruct-GGUF is not; "
-        "the model's license (rocket3) applies all the same: "
+        "the model's license (rocket3) still applies: "
         f"https://huggingface.co/{BASE}"
     )
 
@@ -432,7 +432,7 @@ def test_near_names(hub: StandInHub, source: HuggingFace, typed: str, near: str 
     add_base(hub)
     with pytest.raises(ModelNotFound) as caught:
         choose(source, typed)
-    assert "there is no such repository, or it is private" in caught.value.message
+    assert "no such repository, or it is private" in caught.value.message
     hint = str(caught.value.hint)
     assert hint.startswith(f"did you mean {near}?") if near else "check the spelling" in hint
 
@@ -454,7 +454,7 @@ def test_disabled(hub: StandInHub, source: HuggingFace) -> None:
         ({"README.md": b"x"}, "only README.md"),
         ({}, "only no files"),
         ({"pytorch_model.bin": b"x", "config.json": b"{}"}, "only pytorch_model.bin"),
-        ({"m-Q4_0.gguf.part1of2": b"1"}, "m-Q4_0.gguf: it is cut into pieces"),
+        ({"m-Q4_0.gguf.part1of2": b"1"}, "m-Q4_0.gguf: its parts must be joined"),
         ({"m-Q4_0-00001-of-00002.gguf": b"1"}, "1 of 2 parts are missing"),
         ({"model.safetensors": b"x"}, "only model.safetensors"),
     ],
@@ -506,10 +506,10 @@ def test_faults_in_the_middle(
 def test_something_else_than_a_hub(hub: StandInHub, source: HuggingFace) -> None:
     add_base(hub)
     hub.fault = lambda method, path, sent, server: Fault(status=200)
-    with pytest.raises(SourceError, match="does not answer like the hub"):
+    with pytest.raises(SourceError, match="does not respond like the hub"):
         choose(source, BASE)
     hub.fault = lambda m, path, sent, server: Fault(status=200) if "?filter" in path else None
-    with pytest.raises(SourceError, match="does not answer like the hub"):
+    with pytest.raises(SourceError, match="does not respond like the hub"):
         choose(source, BASE)
 
 

@@ -130,7 +130,7 @@ class TestHubCache:
             raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
 
         monkeypatch.setattr(store, "_delete", fail)
-        with pytest.raises(Busy, match="a download writes to it"):
+        with pytest.raises(Busy, match="download in progress"):
             store.remove(found(store, "o/r"))
 
     def test_a_broken_link_is_not_a_model(self, tmp_path: Path) -> None:

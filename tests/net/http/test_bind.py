@@ -39,7 +39,7 @@ def test_the_owner_of_a_taken_port_is_named(answer: bytes, owner: str) -> None:
             bind("127.0.0.1", port)
         thread.join()
     process = f"pid {os.getpid()}, {psutil.Process().name()}"
-    assert f"127.0.0.1:{port}: {owner} ({process}) uses it" in caught.value.message
+    assert f"127.0.0.1:{port}: {owner} ({process}) is using it" in caught.value.message
 
 
 def test_an_address_that_is_not_here_yet_is_no_wrong_setting() -> None:

@@ -146,7 +146,7 @@ BEGUN = HEAD + b"transfer-encoding: chunked\r\n\r\n2\r\nok\r\n"
 async def test_what_is_no_part_of_an_answer_has_a_limit(begun: bytes, more: bytes) -> None:
     endless = begun + more * (4 * MAX_OVERHEAD_BYTES // len(more))
     async with running(lambda _: endless, math.inf) as (_, upstream):
-        with pytest.raises(ConnectionLost, match="no part of its answer"):
+        with pytest.raises(ConnectionLost, match="unexpected data after"):
             await upstream.fetch(Call(path="/", body=b""))
 
 
@@ -181,7 +181,7 @@ async def test_a_whole_answer_has_a_limit() -> None:
 
     async with running(answer) as (_, upstream):
         assert len((await upstream.fetch(Call(path="/", body=b""))).body) == 500_000
-        with pytest.raises(UpstreamError, match="more than 128 MiB") as caught:
+        with pytest.raises(UpstreamError, match="larger than 128 MiB") as caught:
             await upstream.fetch(Call(path="/", body=b""))
         assert caught.value.status == 502
 
@@ -334,7 +334,7 @@ def test_arguments_of_too_many_values_are_text(value: str) -> None:
 
 def test_lines_and_scores_of_too_many_values_are_refused() -> None:
     rows = b'{"index": 0, "relevance_score": 1},' * MAX_NAMES
-    with pytest.raises(UpstreamError, match="scores are not what was expected"):
+    with pytest.raises(UpstreamError, match="cannot read the scores"):
         read_scores(b'{"results": [' + rows[:-1] + b"]}", 1)
     with pytest.raises(UpstreamError, match="too many values"):
         GenerateReader().feed(b'{"logprobs": [' + b"[]," * MAX_NAMES + b"1]}\n")

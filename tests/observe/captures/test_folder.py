@@ -108,7 +108,7 @@ def test_a_file_that_is_no_capture(content, reason):
 
 def test_a_capture_of_another_form_or_with_broken_base64(tmp_path):
     good = encode_capture(make_capture(body=b"\xff"))
-    with pytest.raises(ConfigError, match="its form is 2"):
+    with pytest.raises(ConfigError, match="format version 2"):
         read_capture(good.replace(b'"format": 1', b'"format": 2'), "it")
     with pytest.raises(ConfigError, match="cannot read the capture 'it'"):
         read_capture(good.replace(b'"/w=="', b'"/w="'), "it")

@@ -114,7 +114,7 @@ def test_a_collector_that_takes_none_costs_one_line(kind, limit_s, reason, caplo
         if kind == "refusing":
             server.shutdown()
     (line,) = [record.getMessage() for record in caplog.records]
-    assert line.startswith("cannot send traces: ") and "served as ever" in line
+    assert line.startswith("cannot send traces: ") and "still served" in line
     assert reason in line and "secret" not in line
 
 

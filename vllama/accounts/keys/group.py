@@ -38,19 +38,19 @@ class Group:
     """The limits of a group: those of all its keys together."""
 
     name: str = ""
-    rate: Annotated[Any, RATE] | None = setting("requests in a period", example='"600/min"')
+    rate: Annotated[Any, RATE] | None = setting("maximum requests per period", example='"600/min"')
     tokens: Annotated[Any, TOKENS] | None = setting(
-        "tokens per day, month or minute", example='"100M/month"'
+        "maximum tokens per day, month or minute", example='"100M/month"'
     )
     model_rate: Annotated[Any, MODEL_RATE] = setting(
-        "requests in a period to each of some models", (), example='{ "llama3.3:70b" = "60/min" }'
+        "maximum requests per period, by model", (), example='{ "llama3.3:70b" = "60/min" }'
     )
     model_tokens: Annotated[Any, MODEL_TOKENS] = setting(
-        "tokens in a period of each of some models", (), example='{ "qwen3:*" = "10M/day" }'
+        "maximum tokens per period, by model", (), example='{ "qwen3:*" = "10M/day" }'
     )
-    concurrent: kinds.Count | None = setting("parallel requests", example="16")
+    concurrent: kinds.Count | None = setting("maximum parallel requests", example="16")
     budget: Annotated[MoneyLimit, kinds.text("N/PERIOD", parse_budget)] | None = setting(
-        "money per day or month, by the prices of models", example='"50/month"'
+        "maximum cost per day or month, by model prices", example='"50/month"'
     )
 
     @property
@@ -63,7 +63,7 @@ class Group:
     @property
     def title(self) -> str:
         """The group in a sentence."""
-        return f"the group '{self.name}'"
+        return f"group '{self.name}'"
 
     @property
     def token_limit(self) -> Rate | None:

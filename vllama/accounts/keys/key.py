@@ -72,7 +72,7 @@ def parse_rate(text: str) -> Rate:
     count, slash, period = text.strip().partition("/")
     known = _PERIOD_NAMES.get(period.strip().lower())
     if not slash or known is None:
-        raise ValueError("write it like 60/min; the periods are s, min, h and day")
+        raise ValueError("use the form 60/min; the periods are s, min, h and day")
     return Rate(parse_count(count), known)
 
 
@@ -82,7 +82,7 @@ def parse_tokens(text: str) -> Rate:
     name = period.strip().lower() if slash else "day"
     known = name if name == MONTH else _PERIOD_NAMES.get(name)
     if known not in ("min", "day", MONTH):
-        raise ValueError("write it like 1M/day; the periods are minute, day and month")
+        raise ValueError("use the form 1M/day; the periods are minute, day and month")
     return Rate(parse_count(count), known)
 
 
@@ -92,7 +92,7 @@ def parse_count(text: str) -> int:
     exact = float(match[1]) * _MULTIPLES[match[2].lower()] if match else 0
     count = round(exact) if exact < 2**53 else 0
     if count < 1:
-        raise ValueError(f"'{text.strip()}' is not a positive number; write it like 500 or 20k")
+        raise ValueError(f"'{text.strip()}' is not a positive number; use the form 500 or 20k")
     return count
 
 
@@ -101,7 +101,7 @@ def parse_age(text: str) -> float:
     match = _AGE.fullmatch(text.strip())
     unit_s = _AGES_S.get(match[2].lower()) if match else None
     if match is None or unit_s is None or not 0 < float(match[1]) * unit_s < _MAX_AGE_S:
-        raise ValueError(f"'{text.strip()}' is no duration; write it like 12h, 30d or 2w")
+        raise ValueError(f"'{text.strip()}' is not a duration; use the form 12h, 30d or 2w")
     return float(match[1]) * unit_s
 
 
@@ -183,7 +183,7 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     @property
     def title(self) -> str:
         """The key in a sentence."""
-        return f"the key '{self.name}'"
+        return f"key '{self.name}'"
 
     @property
     def token_limit(self) -> Rate | None:
@@ -201,11 +201,11 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     def find_fault(self, now_s: float) -> str | None:
         """Return why the key is not accepted any more; None if it is."""
         if self.revoked_s is not None:
-            return f"the key '{self.name}' has been revoked"
+            return f"key '{self.name}' has been revoked"
         if self.expires_s is not None and now_s >= self.expires_s:
-            return f"the key '{self.name}' has expired"
+            return f"key '{self.name}' has expired"
         if (old := self.replaced) and old.digest == self.digest and not old.works(now_s):
-            return f"the key '{self.name}' has been rotated"
+            return f"key '{self.name}' has been rotated"
         return None
 
 

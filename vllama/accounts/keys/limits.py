@@ -36,7 +36,7 @@ log = logging.getLogger(__name__)
 MINUTE_S = 60.0
 WARN_AT = 80  # percent
 _ENDS = {
-    "min": ("the last minute", "each is available again a minute after its use"),
+    "min": ("the last minute", "each becomes available again one minute after use"),
     "day": ("today", "the limit resets at midnight (UTC)"),
     MONTH: ("this month", "the limit resets on the first day of the month (UTC)"),
 }
@@ -226,10 +226,10 @@ class KeyLimits:
             self._check_rate(one, use, now_s)
             if not gives_way and one.concurrent is not None and use.running >= one.concurrent:
                 raise LimitReached(
-                    f"{one.title} is limited to {count_requests(one.concurrent)} at a time, "
-                    "and has reached that limit",
+                    f"{one.title} is limited to {count_requests(one.concurrent)} at a time, and "
+                    "has reached the limit",
                     retry_after_s=1.0,
-                    hint="wait until one of them has ended",
+                    hint="wait until a request has finished",
                 )
         for one, use, now_s in limited:
             if one.rate is not None:
@@ -353,8 +353,8 @@ class KeyLimits:
         if rate is None or use.admitted.sum < rate.count:
             return
         raise LimitReached(
-            f"{limited.title} is limited to {count_requests(rate.count)} per "
-            f"{rate.period}, and has reached that limit",
+            f"{limited.title} is limited to {count_requests(rate.count)} per {rate.period}, and "
+            "has reached the limit",
             retry_after_s=use.admitted.find_wait(rate.count, now_s, rate.period_s),
             hint="send fewer requests, or wait",
         )

@@ -56,7 +56,7 @@ class KeyRing:
         self._clock = clock
         self._required = required
         if required and not self._has_any():
-            log.error("no request is accepted: there is no key in '%s'; put the file back", file)
+            log.error("all requests are rejected: '%s' has no key; restore the file", file)
 
     def refresh(self) -> None:
         """Take note of a change of the file, as `find` does once for each request."""
@@ -130,15 +130,15 @@ class KeyRing:
         if self.admits(key):
             return
         if key is not None and (fault := key.find_fault(self._clock.time())):
-            raise Unauthorized(f"unauthorized: {fault}", hint="ask the operator for another one")
+            raise Unauthorized(f"unauthorized: {fault}", hint="ask the operator for a new one")
         if self._has_any():
             raise Unauthorized(
                 "unauthorized: the request has no valid key for this server",
-                hint=f"send 'Authorization: Bearer KEY'; the commands read {KEY_VARIABLES}",
+                hint=f"send 'Authorization: Bearer KEY'; commands read {KEY_VARIABLES}",
             )
-        way = "" if self._required else "; or let everybody in again: vllama keys open"
+        way = "" if self._required else "; or accept requests without a key: vllama keys open"
         raise Unauthorized(
-            "unauthorized: this server requires a key, and has none",
+            "unauthorized: this server requires a key, but no key exists",
             hint=f"add one on its machine: {ADD_ADMIN}{way}",
         )
 
@@ -168,14 +168,14 @@ class WatchedKeys:
         try:
             content = read_file(self._path)
         except ConfigError as error:
-            log.error("the keys stay as they were: %s", error.sentence())
+            log.error("the keys are unchanged: %s", error.sentence())
             return
         if content is NO_FILE:
-            log.error("the keys stay as they were: '%s' is gone", self._path)
+            log.error("the keys are unchanged: '%s' does not exist", self._path)
             return
         self._use(content)
-        told = "requests need one" if not content.open else "requests need none"
-        log.info("keys read again: %d in '%s'; %s", len(content.keys), self._path, told)
+        told = "requests need a key" if not content.open else "requests need no key"
+        log.info("keys reloaded: %d in '%s'; %s", len(content.keys), self._path, told)
 
     def _use(self, content: KeyFile) -> None:
         self.keys, self.is_open = index_keys(content.keys), content.open
@@ -203,8 +203,8 @@ def check_model(*names: str) -> None:
         key = current_key.get()
         assert key is not None
         raise Forbidden(
-            f"cannot use the model '{names[0]}': the key '{key.name}' does not allow it",
-            hint=f"its models are: {', '.join(key.models)}",
+            f"cannot use the model '{names[0]}': key '{key.name}' does not allow it",
+            hint=f"allowed models: {', '.join(key.models)}",
         )
 
 
@@ -213,8 +213,8 @@ def check_engine() -> None:
     key = current_key.get()
     if key is not None and not key.allows(Scope.ADMIN):
         raise Forbidden(
-            f"cannot use the option 'engine': the key '{key.name}' may not choose engines",
-            hint="leave it out, or take a key with the scope 'admin'",
+            f"cannot use the option 'engine': key '{key.name}' does not allow it",
+            hint="omit it, or use a key with the scope 'admin'",
         )
 
 
@@ -224,8 +224,8 @@ def check_scopes(key: ApiKey | None, scopes: Sequence[Scope]) -> None:
         return
     needed = " or ".join(f"'{scope}'" for scope in scopes)
     raise Forbidden(
-        f"cannot do this with the key '{key.name}': it needs the scope {needed}",
-        hint="ask the operator, who can use: vllama keys change",
+        f"cannot do this with key '{key.name}': it needs the scope {needed}",
+        hint="ask the operator, who can run: vllama keys change",
     )
 
 
@@ -234,6 +234,6 @@ def check_path(name: str) -> None:
     key = current_key.get()
     if key is not None and not key.allows(Scope.ADMIN):
         raise Forbidden(
-            f"cannot use the path '{name}': the key '{key.name}' may use models by name only",
-            hint="take a name that 'vllama list' shows, or a key with the scope 'admin'",
+            f"cannot use the path '{name}': key '{key.name}' allows models only by name",
+            hint="use a name from 'vllama list', or a key with the scope 'admin'",
         )

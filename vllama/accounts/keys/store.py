@@ -69,7 +69,7 @@ def read_file(path: Path) -> KeyFile:
     except OSError as error:
         raise ConfigError(
             f"cannot read the keys in '{path}': {error.strerror or error}",
-            hint="run the command as the user of the server",
+            hint="run the command as the server's user",
         ) from None
     except (ValueError, RecursionError) as error:
         raise ConfigError(
@@ -117,9 +117,9 @@ def change_keys(
     except OSError as error:
         raise ConfigError(
             f"cannot write the keys in '{path}': {error.strerror or error}",
-            hint="run the command as the user of the server"
+            hint="run the command as the server's user"
             if isinstance(error, PermissionError)
-            else "name a folder on a disk with room: VLLAMA_DATA_DIR=FOLDER",
+            else "use a folder with free space: VLLAMA_DATA_DIR=FOLDER",
         ) from None
 
 
@@ -138,20 +138,20 @@ def add_key(
     """
     if not re.fullmatch(NAME_PATTERN, name):
         raise ConfigError(
-            f"cannot add the key '{name}': no such name is possible",
-            hint="use up to 64 letters, digits and . _ - @, and begin with a letter or digit",
+            f"cannot add the key '{name}': invalid name",
+            hint="use up to 64 letters, digits and . _ - @, starting with a letter or digit",
         )
     known = keys.get(name)
     if known is not None and known.revoked_s is not None:
         raise ConfigError(
-            f"cannot add the key '{name}': one of that name has been revoked",
-            hint=f"choose another name; or remove the revoked key first: vllama keys remove {name}",
+            f"cannot add the key '{name}': a revoked key has this name",
+            hint=f"choose another name, or remove the revoked key first: vllama keys remove {name}",
         )
     if known is not None:
         raise ConfigError(
-            f"cannot add the key '{name}': there is one",
-            hint=f"give it a new secret: vllama keys rotate {name}; or other limits: "
-            f"vllama keys change {name}",
+            f"cannot add the key '{name}': it already exists",
+            hint=f"change its secret: vllama keys rotate {name}; or its limits: vllama keys change "
+            f"{name}",
         )
     keys[name] = ApiKey(
         name=name,
@@ -168,8 +168,8 @@ def change_key(keys: dict[str, ApiKey], name: str, fields: Mapping[str, Any]) ->
     """Change what a key may do. Raises ConfigError."""
     if not fields:
         raise ConfigError(
-            f"cannot change the key '{name}': nothing is to be changed",
-            hint=f"name a limit: vllama keys change {name} --rate 60/min",
+            f"cannot change the key '{name}': no change specified",
+            hint=f"specify a limit: vllama keys change {name} --rate 60/min",
         )
     keys[name] = replace(find_key(keys, name), **fields)
     return keys[name]
@@ -199,10 +199,10 @@ def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
     """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
     key = keys.get(name)
     if key is None:
-        raise UnknownKey(f"cannot remove the key '{name}': there is none", hint="vllama keys list")
+        raise UnknownKey(f"cannot remove the key '{name}': no such key", hint="vllama keys list")
     if key.revoked_s is None:
         raise ConfigError(
-            f"cannot remove the key '{name}': it has not been revoked",
+            f"cannot remove the key '{name}': it is not revoked",
             hint=f"vllama keys revoke {name}",
         )
     return keys.pop(name)
@@ -212,8 +212,8 @@ def find_key(keys: Mapping[str, ApiKey], name: str) -> ApiKey:
     """Return a key that has not been revoked. Raises ConfigError."""
     key = keys.get(name)
     if key is None or key.revoked_s is not None:
-        reason = "there is none" if key is None else "it has been revoked"
-        raise UnknownKey(f"cannot find the key '{name}': {reason}", hint="vllama keys list")
+        reason = "no such key" if key is None else "it is revoked"
+        raise UnknownKey(f"cannot use the key '{name}': {reason}", hint="vllama keys list")
     return key
 
 
@@ -221,29 +221,29 @@ def find_key(keys: Mapping[str, ApiKey], name: str) -> ApiKey:
 
 
 class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A key, without what identifies its secret."""
+    """A key, without its secret."""
 
     name: str
-    shown: Annotated[str, says("the last characters of its secret")]
-    scopes: Annotated[list[str], says("what it may do: `infer`, `read`, `admin`, `engine`")]
-    models: Annotated[list[str], says("patterns of the models that it may use; empty: all")]
-    rate: Annotated[str | None, says("requests in a period, such as `60/min`; null: no limit")]
-    tokens: Annotated[str | None, says("tokens in a period, such as `1000/day`; null: no limit")]
-    tokens_per_day: Annotated[int | None, says("the tokens, if their period is a day")]
-    model_rate: Annotated[list[str], says("`MODEL=N/PERIOD`: requests to each of some models")]
-    model_tokens: Annotated[list[str], says("`MODEL=N/PERIOD`: tokens of each of some models")]
-    concurrent: Annotated[int | None, says("requests at once; null: no limit")]
-    budget: Annotated[str | None, says("money in a period, such as `50/month`; null: no limit")]
-    group: Annotated[str | None, says("the group whose limits it shares")]
-    trusts_user: Annotated[bool, says("whether its requests say in a header who their user is")]
-    priority: Annotated[int, says("its turns in a queue for each turn of a usual key")]
-    created_at: Annotated[str | None, says("when it was made")]
-    expires_at: Annotated[str | None, says("when it expires; null: never")]
-    revoked_at: Annotated[str | None, says("when it was revoked; null: it works")]
+    shown: Annotated[str, says("last characters of the secret")]
+    scopes: Annotated[list[str], says("scopes: `infer`, `read`, `admin`, `engine`")]
+    models: Annotated[list[str], says("patterns of allowed model names; empty: all")]
+    rate: Annotated[str | None, says("maximum requests, such as `60/min`; null: no limit")]
+    tokens: Annotated[str | None, says("maximum tokens, such as `1000/day`; null: no limit")]
+    tokens_per_day: Annotated[int | None, says("maximum tokens per day, if the period is a day")]
+    model_rate: Annotated[list[str], says("maximum requests by model: `MODEL=N/PERIOD`")]
+    model_tokens: Annotated[list[str], says("maximum tokens by model: `MODEL=N/PERIOD`")]
+    concurrent: Annotated[int | None, says("maximum parallel requests; null: no limit")]
+    budget: Annotated[str | None, says("maximum cost, such as `50/month`; null: no limit")]
+    group: Annotated[str | None, says("group with shared limits")]
+    trusts_user: Annotated[bool, says("true if requests name their user in a header")]
+    priority: Annotated[int, says("queue weight; 1 by default")]
+    created_at: Annotated[str | None, says("creation time")]
+    expires_at: Annotated[str | None, says("expiration time; null: never")]
+    revoked_at: Annotated[str | None, says("time of revocation; null if not revoked")]
     replaced: Annotated[
-        dict[str, str] | None, says("its secret before the last rotation: `shown`, `until`")
+        dict[str, str] | None, says("secret before the last rotation: `shown`, `until`")
     ]
-    secret: Annotated[str | UnsetType, says("a new secret, which is shown this once")] = UNSET
+    secret: Annotated[str | UnsetType, says("the new secret, shown only once")] = UNSET
 
 
 def read_scopes(values: Sequence[str]) -> tuple[Scope, ...]:
@@ -252,7 +252,7 @@ def read_scopes(values: Sequence[str]) -> tuple[Scope, ...]:
     known = {str(scope) for scope in Scope}
     if not names or names - known:
         wrong = ", ".join(sorted(names - known)) or "nothing"
-        raise ValueError(f"'{wrong}' is no scope; choose from {', '.join(Scope)}")
+        raise ValueError(f"'{wrong}' is not a scope; choose from {', '.join(Scope)}")
     return tuple(scope for scope in Scope if scope in names)
 
 
@@ -260,7 +260,7 @@ def read_patterns(values: Sequence[str]) -> tuple[str, ...]:
     """Read patterns of models with commas between them. Raises ValueError."""
     patterns = [one.strip() for value in values for one in value.split(",") if one.strip()]
     if not patterns:
-        raise ValueError("there is no pattern; write it like 'qwen3*'")
+        raise ValueError("empty pattern; use the form 'qwen3*'")
     return tuple(dict.fromkeys(patterns))
 
 
@@ -268,7 +268,7 @@ def read_priority(text: str) -> int:
     """Read a priority. Raises ValueError."""
     priority = parse_count(text)
     if priority > MAX_PRIORITY:
-        raise ValueError(f"the highest priority is {MAX_PRIORITY}")
+        raise ValueError(f"the maximum priority is {MAX_PRIORITY}")
     return priority
 
 
@@ -299,7 +299,7 @@ def read_fields(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, value in given.items():
         if name not in _READERS:
-            raise ConfigError(f"cannot use {prefix}{name}: a key has no such field")
+            raise ConfigError(f"cannot use {prefix}{name}: unknown field")
         field, read = _READERS[name]
         texts = value if isinstance(value, list) else [NONE if value is None else str(value)]
         if texts == [NONE] and field not in ("scopes", "priority", "overlap_s", "trusts_user"):

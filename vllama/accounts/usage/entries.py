@@ -139,11 +139,11 @@ def _name_day(days: int) -> str:
 def check_day(text: str) -> str:
     """Return a day of the calendar, such as 2026-11-23. Raises ValueError for anything else."""
     if not re.fullmatch(DAY_PATTERN, text):
-        raise ValueError(f"'{text}' is not a day; write it like 2026-11-23")
+        raise ValueError(f"'{text}' is not a date; use the form 2026-11-23")
     try:
         date.fromisoformat(text)
     except ValueError:
-        raise ValueError(f"'{text}' is not a day of the calendar") from None
+        raise ValueError(f"'{text}' is not a valid date") from None
     return text
 
 

@@ -40,9 +40,9 @@ Amount = Annotated[Decimal, kinds.text("AMOUNT", read_amount, {"type": "number",
 class Price:
     """Prices per million tokens."""
 
-    prompt: Amount = setting("of prompts", Decimal(0), example="0.15")
-    cached: Amount | None = setting("of prompts from a cache", example="0.02")
-    generated: Amount = setting("of generated text", Decimal(0), example="0.60")
+    prompt: Amount = setting("price of prompt tokens", Decimal(0), example="0.15")
+    cached: Amount | None = setting("price of cached prompt tokens", example="0.02")
+    generated: Amount = setting("price of generated tokens", Decimal(0), example="0.60")
 
     @property
     def highest(self) -> int:
@@ -77,4 +77,4 @@ def parse_budget(text: str) -> MoneyLimit:
     for known in ("day", "month"):
         if period.strip().lower() == known and read_amount(amount):
             return MoneyLimit(read_amount(amount), known)
-    raise ValueError("write it like 50/month; the periods are day and month")
+    raise ValueError("use the form 50/month; the periods are day and month")

@@ -113,7 +113,7 @@ class UsageRecorder:
                     if batch.is_last and batch.journal is not None:
                         await executors.upkeep.run(self._remove, batch.journal)
                 if self.failure:
-                    log.warning("usage is kept in '%s' again", self.folder)
+                    log.warning("usage is stored in '%s' again", self.folder)
                 self.failure = ""
             except FAILURES as error:
                 self._fail(error)
@@ -150,7 +150,7 @@ class UsageRecorder:
             store.close()
             raise
         if taken:
-            log.info("usage: took %d entries over from a server that was killed", taken)
+            log.info("usage: recovered %d entries from a killed server", taken)
         self._store = store
         return store
 
@@ -188,7 +188,7 @@ class UsageRecorder:
         """Note that usage cannot be kept, with a warning if that is new."""
         if not self.failure:
             log.warning(
-                "cannot keep usage in '%s': %s; it is kept in memory, and tried again every minute",
+                "cannot store usage in '%s': %s; keeping it in memory, retrying every minute",
                 *(self.folder, error),
             )
         self.failure = str(error)

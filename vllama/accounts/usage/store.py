@@ -102,20 +102,20 @@ def _use_write_ahead_log(connection: sqlite3.Connection) -> None:
 
 
 class UsageRow(Struct, frozen=True, kw_only=True):
-    """The sums of the requests that have these values in common; "" for what was not asked for."""
+    """Totals of the requests with the same values; columns that were not requested are ""."""
 
-    day: Annotated[str, says("the day in UTC, if asked for")] = ""
-    key: Annotated[str, says("the name of the API key")] = ""
-    group: Annotated[str, says("the group that the key had")] = ""
-    user: Annotated[str, says("the user whom a proxy named that the key trusts")] = ""
+    day: Annotated[str, says("day in UTC, if requested")] = ""
+    key: Annotated[str, says("name of the API key")] = ""
+    group: Annotated[str, says("group of the key")] = ""
+    user: Annotated[str, says("user named by a trusted proxy")] = ""
     model: str = ""
-    requests: Annotated[int, says("how many requests there were")]
+    requests: Annotated[int, says("number of requests")]
     prompt_tokens: int
-    cached_tokens: Annotated[int, says("tokens of the prompts that needed no work")]
+    cached_tokens: Annotated[int, says("prompt tokens read from the cache")]
     generated_tokens: int
-    seconds: Annotated[float, says("the times from each request to the end of its response")]
-    spend: Annotated[float | None, says("their price; null: no request had one")] = None
-    unpriced: Annotated[int, says("requests without a price, which `spend` is without")] = 0
+    seconds: Annotated[float, says("total request time")]
+    spend: Annotated[float | None, says("total cost; null if no request had a price")] = None
+    unpriced: Annotated[int, says("requests without a price, not included in `spend`")] = 0
 
 
 class UsageStore:
@@ -130,7 +130,7 @@ class UsageStore:
         private.make_folder(folder)
         for path in list_files(self._path):
             if path.exists() and not path.is_file():
-                raise sqlite3.DatabaseError(f"'{path.name}' is no file")
+                raise sqlite3.DatabaseError(f"'{path.name}' is not a file")
         self._path.touch(private.FILE)  # SQLite gives its other files the same mode
         self._inode = find_inode(folder)
         self._lock = threading.Lock()
@@ -144,7 +144,7 @@ class UsageStore:
     def _prepare(self) -> None:
         version = self._connection.execute("PRAGMA user_version").fetchone()[0]
         if version > VERSION:
-            raise sqlite3.DatabaseError("it is of a newer vllama")
+            raise sqlite3.DatabaseError("it was created by a newer vllama")
         _use_write_ahead_log(self._connection)
         # NORMAL writes to the disk at checkpoints only: a power cut may lose the last transactions,
         # but not the end of a process, and nothing is ever damaged
@@ -212,7 +212,7 @@ class UsageStore:
             try:
                 count += self._take_over(path, now_s)
             except OSError as error:
-                log.warning("cannot read the usage in '%s': %s; it stays there", path, error)
+                log.warning("cannot read the usage in '%s': %s; file left in place", path, error)
         return count
 
     def _take_over(self, path: Path, now_s: float) -> int:
@@ -337,6 +337,6 @@ def put_aside(folder: Path, inode: int, reason: Exception) -> None:
             with suppress(FileNotFoundError):
                 old.rename(new)
     log.warning(
-        "cannot use the database of usage '%s': %s; it is now '%s', and a new one begins there",
+        "cannot use the usage database '%s': %s; renamed to '%s', creating a new one",
         *(path, reason, kept),
     )

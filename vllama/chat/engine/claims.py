@@ -29,7 +29,7 @@ Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_COUNT)]
 @cache
 def warn_left_out(what: str) -> None:
     """Say in the log, once for each `what`, that a part of an engine's response was left out."""
-    log.warning("left out what cannot be read in an engine's response: %s", what)
+    log.warning("ignoring unreadable data in an engine's response: %s", what)
 
 
 def read_count(value: object, what: str) -> int | None:

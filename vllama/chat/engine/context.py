@@ -39,9 +39,9 @@ def check_text(text: str, traits: Traits) -> None:
     most = max(SHORT_TEXT, TOKEN_LENGTH * traits.context_length)
     if len(text) > most:
         raise ContextOverflow(
-            f"the prompt is longer than the available context length: it has {len(text)} "
+            f"the prompt exceeds the context length: it has {len(text)} "
             f"characters, and a context of {traits.context_length} tokens at most {most}",
-            hint="shorten it, or ask for a larger num_ctx",
+            hint="shorten it, or request a larger num_ctx",
         )
 
 

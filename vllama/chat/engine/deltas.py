@@ -37,8 +37,8 @@ from vllama.chat.parsers.call_values import (
 
 MAX_CALLS = 1000  # of one response, which is finished in one piece
 MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
-TOO_LONG = f"cannot use the engine's answer: it has more than {MAX_TEXT} characters"
-TOO_MANY_CALLS = "cannot use the engine's answer: too many tool calls"
+TOO_LONG = f"cannot use the engine's response: it has more than {MAX_TEXT} characters"
+TOO_MANY_CALLS = "cannot use the engine's response: too many tool calls"
 CHUNK = "chat.completion.chunk"
 _REASONS: dict[str, str | None] = {
     **{name: name for name in ("length", "tool_calls", "content_filter", "abort", "error")},

@@ -150,7 +150,7 @@ def decode_event(payload: bytes) -> Event:
     """Decode one event. Raises UpstreamError for one that is broken, or the error it reports."""
     is_large, torn = len(payload) > MAX_NAMES, False
     if is_large and has_too_many_values(payload):
-        raise UpstreamError("cannot use the engine's answer: an event has too many values")
+        raise UpstreamError("cannot use the engine's response: an event has too many values")
     try:
         chunk = _decode_large(payload) if is_large else _decode(payload)
     except msgspec.ValidationError:
@@ -179,7 +179,7 @@ def _decode_odd(payload: bytes, torn: bool = False) -> tuple[bytes, Chunk]:
     try:
         value = _repair(json.loads(payload)) if torn else _decode_any(payload)
         if not isinstance(value, dict):
-            warn_left_out("an event that is no object")
+            warn_left_out("an event that is not an object")
             value = {}
         value = _mend(value, Chunk)
         payload = write_well_formed(value).encode() if torn else msgspec.json.encode(value)
@@ -304,4 +304,4 @@ def check_error(chunk: Chunk, payload: bytes) -> None:
 def check_finish(reason: str) -> None:
     """Raise EngineCrashed when an engine says that it gave up (vLLM does so on SIGTERM)."""
     if reason in ("abort", "error"):
-        raise EngineCrashed("the engine ended the answer before it was complete")
+        raise EngineCrashed("the engine ended the response early")

@@ -153,7 +153,7 @@ def make_response_format(
     if traits.schema_compiler is not None:
         writer = SchemaWriter(traits.schema_compiler)
         if (written := writer.write(schema, "schema")) is None:
-            raise BadRequest("cannot use the JSON schema: no value fits it")
+            raise BadRequest("cannot use the JSON schema: no value matches it")
         schema, left_out = writer.finish(written), tuple(writer.left_out)
     spelled = spell_format(schema, traits)
     if named is not None and "json_schema" in spelled:
@@ -224,7 +224,7 @@ def need_completions(traits: Traits) -> None:
     if not traits.completes:
         raise CapabilityMissing(
             "the engine of this model does not support completions of a finished prompt "
-            "(raw, suffix, context, a template): it has chats only"
+            "(raw, suffix, context, a template): only chats"
         )
 
 

@@ -78,7 +78,7 @@ class GenerateReader:
         """Return the events of the lines that `chunk` completes. Raises UpstreamError."""
         *lines, self._rest = (self._rest + chunk).split(b"\n")
         if len(self._rest) > MAX_EVENT_BYTES:
-            raise UpstreamError("the engine sent a line without an end")
+            raise UpstreamError("the engine sent an incomplete line")
         return [event for line in lines if line.strip() for event in self._read(line)]
 
     def close(self) -> list[bytes]:
@@ -87,11 +87,11 @@ class GenerateReader:
 
     def _read(self, line: bytes) -> list[bytes]:
         if has_too_many_values(line):
-            raise UpstreamError("cannot use the engine's answer: a line has too many values")
+            raise UpstreamError("cannot use the engine's response: a line has too many values")
         try:
             said = _decode(line)
         except (ValueError, RecursionError):
-            raise UpstreamError("the engine sent a line that is not of Ollama's form") from None
+            raise UpstreamError("the engine sent a line that is not in Ollama's format") from None
         if said.error is not None:
             return [msgspec.json.encode({"error": said.error})]
         choice: dict[str, Any] = {

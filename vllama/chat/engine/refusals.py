@@ -61,10 +61,10 @@ def clean_engine_error(
     """
     kind, message, counts, code = _read(body)
     if status in (401, 403):  # the text may quote the key
-        log.warning("an engine refuses our key (HTTP %d): %s", status, clean_text(message))
+        log.warning("an engine rejects the API key (HTTP %d): %s", status, clean_text(message))
         return UpstreamError(
-            f"the upstream refused the key of this server (HTTP {status})",
-            hint="the operator has to correct that upstream's key in the settings",
+            f"the upstream rejected this server's key (HTTP {status})",
+            hint="the operator must correct the upstream's key in the settings",
         )
     if thrown := _THROWN.search(message):  # llama.cpp's
         message = f"cannot read {thrown[1] or 'the request'}: {message[thrown.end() :]}"
@@ -72,24 +72,24 @@ def clean_engine_error(
     if kind in _OVERFLOW_TYPES or any(words in lowered for words in _OVERFLOW_WORDS):
         return ContextOverflow(clean_text(message) + counts)
     if "empty grammar stack" in lowered:  # of llama.cpp, with status 500
-        return BadRequest("cannot keep to the grammar: no text fits it")
+        return BadRequest("cannot use the grammar: no text matches it")
     if _VALIDATION.search(message):
         return BadRequest(_validation(message))
     text = clean_text(message)
     if status in _CLIENT_FAULTS:
-        refused = BadRequest(text or f"the engine refused the request with status {status}")
+        refused = BadRequest(text or f"the engine rejected the request with status {status}")
         refused.status = 413 if status == 413 else 400
         return refused
     if 300 <= status < 400:
-        place = re.sub(r"[^!-~]", "", headers.get("location", ""))[:300] or "an unnamed place"
+        place = re.sub(r"[^!-~]", "", headers.get("location", ""))[:300] or "an unknown address"
         return UpstreamError(
             f"the engine sent a redirect (HTTP {status}) to {place}, which is not followed",
-            hint="the operator has to correct that upstream's address in the settings",
+            hint="the operator must correct the upstream's address in the settings",
         )
     if status == 501:
         return CapabilityMissing(text or "the engine does not support this request")
     if not text or text.lower() == "internal server error":
-        text = f"the engine failed with status {status} and gave no reason"
+        text = f"the engine failed with status {status} without a reason"
     error = UpstreamError(text, status=_BUSY.get(status, 502))
     error.headers = {k: x for k, x in headers.items() if _PASSED.fullmatch(f"{k}: {x}")}
     if error.status != 502:

@@ -180,7 +180,7 @@ def _refuse_code(found: str) -> None:
     if not may_send_code.get():
         raise Forbidden(
             f"cannot pass on '{found}': an engine may run it as code, or open files and addresses "
-            "that it names",
+            "in it",
             hint="start the server with --inspect-code, and send it with a key that has the scope "
             "'admin'",
         )

@@ -38,7 +38,7 @@ class GoTemplate:
         if "{%" in source:
             raise BadRequest(
                 "cannot use the template: it is Jinja's ({% … %})",
-                hint="write it for Go's text/template ({{ .Prompt }}), or leave the model's own",
+                hint="use Go's text/template ({{ .Prompt }}), or the model's own template",
             )
         tree = read(source)
         bodies = (tree.body, *tree.defined.values())

@@ -87,7 +87,7 @@ def _read(path: Path) -> bytes:
         raise VllamaError(f"cannot read the image '{path}': {reason}") from error
     if not content.startswith(_KINDS) and not (content[:4] == b"RIFF" and content[8:12] == b"WEBP"):
         raise VllamaError(
-            f"cannot use the image '{path}': it is no PNG, JPEG or WebP",
-            hint="convert it, or name it without its ending",
+            f"cannot use the image '{path}': it is not a PNG, JPEG or WebP file",
+            hint="convert it, or enter its name without the extension",
         )
     return content

@@ -15,7 +15,7 @@ from vllama.cli.output import say_aside, show_warning
 from vllama.cli.progress import open_display, read_event
 from vllama.models.names.ref import ModelRef
 
-STILL_READING = "the engine may still be reading the message that was canceled"
+STILL_READING = "the engine may still be processing the canceled message"
 
 
 @dataclass(slots=True, kw_only=True)
@@ -110,7 +110,7 @@ class Session:
     def _with_images(self, text: str) -> tuple[str, list[str]]:
         if not self.sees:
             for path in find_images(text):
-                show_warning(f"'{self.model}' takes no images; '{path}' is sent as text")
+                show_warning(f"'{self.model}' does not accept images; sending '{path}' as text")
             return text, []
         text, images = take_images(text)
         for path, _ in images:
@@ -126,7 +126,7 @@ class Session:
         body = {"model": self.model, "input": text, "options": self.options, **more}
         vectors = self.client.post("/api/embed", body).get("embeddings") or []
         if not vectors:
-            raise VllamaError(f"the model '{self.model}' gave no vector")
+            raise VllamaError(f"model '{self.model}' returned no embedding")
         return list(vectors[0])
 
     def _common(self) -> dict[str, object]:
@@ -173,9 +173,7 @@ class Session:
                 waiting.over()
                 printer.end()
         if not last:
-            raise VllamaError(
-                "the answer ended before it was complete", hint="look into the server's log"
-            )
+            raise VllamaError("the response ended early", hint="check the server's log")
         if self.verbose:
             show_numbers(last)
 

@@ -82,7 +82,7 @@ class SlashCommands:
                 session.format = "json" if words[0] == "format" else None
                 say("Set format to 'json' mode." if session.format else "Disabled format.")
             case ["think", *_] if not session.thinks:
-                show_warning(f"'{session.model}' cannot think; nothing was changed")
+                show_warning(f"'{session.model}' does not support thinking; nothing was changed")
             case ["think"] | ["nothink"]:
                 session.think = words[0] == "think"
                 say(f"Set '{words[0]}' mode.")
@@ -212,13 +212,13 @@ Available commands:
   /set            Change the settings of this conversation
   /show           Show model details
   /load <model>   Switch to another model
-  /save <model>   Keep this conversation as a model
-  /list           List the models that the server has
+  /save <model>   Save this conversation as a model
+  /list           List the server's models
   /clear          Clear the conversation
-  /bye, /exit     Leave
-  /?, /help       Show this; /? shortcuts for the keys
+  /bye, /exit     Exit
+  /?, /help       Show this help; /? shortcuts lists the keys
 
-Use \"\"\" to begin and end a message of several lines.
+Use \"\"\" to begin and end a multi-line message.
 """
 IMAGES = "Use /path/to/file to include .jpg, .png, or .webp images.\n"
 SET_HELP = """\
@@ -255,13 +255,13 @@ Available commands:
   /show template     Show the chat template
 """
 SHORTCUTS = """\
-Ctrl + a, Ctrl + e   Go to the beginning, the end of the line
-Alt + b, Alt + f     Go back, forward by one word
-Ctrl + k, Ctrl + u   Delete to the end, to the beginning of the line
+Ctrl + a, Ctrl + e   Go to the beginning or end of the line
+Alt + b, Alt + f     Go back or forward one word
+Ctrl + k, Ctrl + u   Delete to the end or beginning of the line
 Ctrl + w             Delete the word before the cursor
 Ctrl + l             Clear the screen
 Ctrl + g             Write the message in an editor ($VISUAL, $EDITOR)
-Ctrl + c             Stop the answer
-Ctrl + d             Leave
-Up, down, Ctrl + r   Go through, search what was typed before
+Ctrl + c             Stop the response
+Ctrl + d             Exit
+Up, down, Ctrl + r   Browse or search the input history
 """

@@ -11,22 +11,22 @@ from vllama.cli.output import say
 EXAMPLES = """\
 \b
 Example:
-  hf upload org/repo model.gguf        publish a model on the Hugging Face hub
+  hf upload org/repo model.gguf        upload a model to the Hugging Face hub
 """
 
 
 def push(
     model: Annotated[str, argument("MODEL", "Name of the model.")], insecure: Insecure = False
 ) -> None:
-    """Upload a model: not possible from here."""
+    """Upload a model (not supported)."""
     with connect() as client:
         for _ in client.stream("/api/push", {"model": model}):
             pass  # the last line is the refusal
 
 
 def signin() -> None:
-    """Sign in to ollama.com: not needed here."""
-    say("vllama cannot sign in to ollama.com, and needs no account: models run on this machine.")
+    """Sign in to ollama.com (not needed)."""
+    say("No sign-in is needed: models run on this machine, without an ollama.com account.")
 
 
 def signout() -> None:

@@ -29,12 +29,12 @@ EXAMPLES = """\
 Examples:
   vllama batch rows.jsonl
   vllama batch rows.jsonl -o answers.jsonl --model smollm2:135m
-  vllama batch                                             all batches
-  vllama batch batch_1a2b -o answers.jsonl                 wait for one, and get its responses
+  vllama batch                                             list all batches
+  vllama batch batch_1a2b -o answers.jsonl                 wait for it, save its responses
   vllama batch batch_1a2b --cancel
 
-Each line is a request as OpenAI's batches have it: custom_id, method, url and body. Ctrl-C leaves
-the batch to the server. The exit code is 0 if every request has a response, else 1; see
+Each line is a request in the format of OpenAI's Batch API. Ctrl-C exits; the server continues
+the batch. The exit code is 0 if every request has a response, else 1; see
 docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
@@ -48,7 +48,7 @@ COLUMNS = ("ID", "STATUS", "RESPONSES", "ERRORS", "REQUESTS", "CREATED")
 def batch(
     what: Annotated[
         str | None,
-        argument("FILE", "File with one request per line (JSONL; - for stdin), or a batch."),
+        argument("FILE", "JSONL file with one request per line (- for stdin), or a batch ID."),
     ] = None,
     output: Annotated[
         Path | None, option("--output FILE -o", "File for the responses. [stdout]")
@@ -65,17 +65,17 @@ def batch(
     if what is None:
         named = {"--cancel": cancel, "--output": output, "--model": model}
         for flag in (each for each, value in named.items() if value):
-            hint = "name it: vllama batch shows the ids"
-            raise ConfigError(f"cannot use {flag}: it takes a file, or a batch", hint=hint)
+            hint = "specify it; vllama batch lists the IDs"
+            raise ConfigError(f"cannot use {flag}: it requires a file or a batch ID", hint=hint)
         with connect() as client:
             show_batches(client, as_json=as_json)
         return 0
     if as_json:
-        raise ConfigError("cannot print JSON: --json is for the list of batches")
+        raise ConfigError("cannot print JSON: --json only applies to the list of batches")
     file = Path(what)
     is_id = re.fullmatch(r"batch_\w+", what) is not None and not file.exists()
     if cancel and not is_id:
-        raise ConfigError(f"cannot cancel '{what}': it is no batch", hint="see: vllama batch")
+        raise ConfigError(f"cannot cancel '{what}': it is not a batch", hint="see: vllama batch")
     errors = output.with_suffix(f".errors{output.suffix}") if output else None
     if output and errors:
         check_writable(output, errors, file)
@@ -93,9 +93,9 @@ def batch(
         except (KeyboardInterrupt, ServerUnreachable) as error:
             again = f"to wait for it: vllama batch {begun['id']}{f' -o {output}' if output else ''}"
             if isinstance(error, ServerUnreachable):
-                say_aside(f"the batch goes on when the server runs again; {again}")
+                say_aside(f"the batch continues when the server runs again; {again}")
                 raise
-            say_aside(f"the batch goes on in the server; {again}")
+            say_aside(f"the server continues the batch; {again}")
             raise typer.Abort from None
         return take_answers(client, ended, output, errors)
 
@@ -114,9 +114,9 @@ def take_answers(client: Client, ended: Reply, output: Path | None, errors: Path
         errors.unlink(missing_ok=True)  # those of an earlier run
     counts = ended["request_counts"]
     if ended["errors"]:
-        say_aside("the file was refused, and no request was run")
+        say_aside("the file was rejected, and no request was run")
     else:
-        say_aside(f"{ended['status']}: answers {counts['completed']}, errors {counts['failed']}")
+        say_aside(f"{ended['status']}: responses {counts['completed']}, errors {counts['failed']}")
     return 0 if ended["status"] == "completed" and not counts["failed"] else 1
 
 
@@ -146,11 +146,11 @@ def check_writable(path: Path, errors: Path, requests: Path) -> None:
     """Raise ConfigError where no answers can be written: a batch may take a day before they are."""
     reason = ""
     if requests.exists() and any(x.exists() and x.samefile(requests) for x in (path, errors)):
-        reason = "it or its errors would replace the requests"
+        reason = "the responses would overwrite the requests"
     elif path.is_dir():
         reason = "it is a folder"
     elif not path.parent.is_dir():
-        reason = f"there is no folder '{path.parent}'"
+        reason = f"folder '{path.parent}' does not exist"
     elif not os.access(path if path.exists() else path.parent, os.W_OK):
         reason = "permission denied"
     if reason:
@@ -175,7 +175,7 @@ def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
             if model is not None:
                 row["body"]["model"] = model
         except (ValueError, KeyError, TypeError):
-            reason = f"line {number} is not a request of a batch"
+            reason = f"line {number} is not a batch request"
             raise ConfigError(f"cannot read {name}: {reason}", hint=FORM) from None
         rows.append(row)
     if not rows:
@@ -221,7 +221,7 @@ def follow(client: Client, begun: Reply) -> Reply:
             except ServerUnreachable:
                 if time.monotonic() - seen_s > ABSENT_S:
                     raise
-                progress.update(task, description="the server is away")
+                progress.update(task, description="the server is not reachable")
                 time.sleep(LOOK_S)
                 continue
             seen_s = time.monotonic()

@@ -21,16 +21,16 @@ Examples:
   vllama cache
   vllama cache remove smollm2:135m
   vllama cache remove --key alice
-  vllama cache remove --yes          all of them
+  vllama cache remove --yes          remove all of them
 
-A server with --cache-disk stores them; see docs/guide/running.md.
+Servers with --cache-disk store conversations; see docs/guide/running.md.
 """
 Blocks = dict[str, tuple[int, float]]
 COLUMNS = ("MODEL", "KEY", "TOKENS", "SIZE", "USED", "HITS")
 
-Model: TypeAlias = Annotated[str | None, model_argument("Those of this model only.")]
+Model: TypeAlias = Annotated[str | None, model_argument("Only conversations of this model.")]
 Key: TypeAlias = Annotated[
-    str | None, option("--key NAME", "Those of this key only.", complete_key)
+    str | None, option("--key NAME", "Only conversations of this key.", complete_key)
 ]
 
 
@@ -49,7 +49,7 @@ def list_conversations(model: Model = None, key: Key = None, as_json: AsJson = F
         show_json(rows)
         return
     if not rows:
-        say("No conversations are stored: vllama serve --cache-disk 20GB stores them.")
+        say("No conversations are stored. To store them: vllama serve --cache-disk 20GB")
         return
     now_s = time.time()
     cells = [
@@ -72,7 +72,7 @@ def remove(
     yes: Annotated[bool, yes_option()] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Remove stored conversations: all, or those of a model or a key."""
+    """Remove stored conversations: all, or only those of a model or a key."""
     from vllama.scheduler.slot_cache.blocks import remove_blocks
     from vllama.scheduler.slot_cache.store import remove_where
 

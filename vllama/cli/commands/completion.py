@@ -35,14 +35,14 @@ complete -o default -F _vllama_completion vllama
 
 
 def completion(
-    shell: Annotated[str, argument("SHELL", "bash, zsh or fish.", complete_words(*SHELLS))],
+    shell: Annotated[str, argument("SHELL", "Shell: bash, zsh or fish.", complete_words(*SHELLS))],
 ) -> None:
-    """Print a script that completes commands in a shell."""
+    """Print a shell completion script."""
     from vllama.cli.parser import COMPLETION_VARIABLE, root
 
     if shell not in SHELLS:
         raise ConfigError(
-            f'cannot complete commands in "{shell}"', hint=f"use one of {', '.join(SHELLS)}"
+            f'no completion for the shell "{shell}"', hint=f"use one of {', '.join(SHELLS)}"
         )
     if shell == "bash":
         say(BASH.format(variable=COMPLETION_VARIABLE))

@@ -15,11 +15,11 @@ from vllama.config.report import file_schema, report_settings
 EXAMPLES = """\
 \b
 Examples:
-  vllama config                           every setting, its value, and where that comes from
-  vllama config edit                      change the config file in $VISUAL or $EDITOR
+  vllama config                           list settings, values and sources
+  vllama config edit                      edit the config file in $VISUAL or $EDITOR
   vllama config schema > vllama.schema.json
 
-Editors complete and check the file with the schema.
+Editors use the schema to complete and validate the file.
 """
 
 COLUMNS = ("SETTING", "VALUE", "SOURCE")
@@ -29,7 +29,7 @@ File: TypeAlias = Annotated[Path | None, option("--config FILE", "Config file to
 
 
 def show(file: File = None, as_json: AsJson = False) -> None:
-    """Show every setting, its value and its source, without secrets."""
+    """Show all settings with their values and sources, without secrets."""
     settings = config.load({}, config.environ(), file)
     for note in settings.notes:
         show_warning(note)
@@ -39,13 +39,13 @@ def show(file: File = None, as_json: AsJson = False) -> None:
         return
     show_table(COLUMNS, [(row.key, row.text, row.source) for row in told.settings])
     if settings.config_file is None:
-        say_aside(f"there is no config file yet; it would be {config.default_file()}")
+        say_aside(f"no config file exists yet; its default path is {config.default_file()}")
 
 
 def edit(file: File = None) -> None:
     """Edit the config file; only a valid one is saved.
 
-    If the file changes meanwhile, the edit stays in a draft.
+    If the file changes in the meantime, the edit is saved as a draft.
     """
     from vllama.cli.editor import edit_text
     from vllama.config.edit import NEW_FILE, read_text, save_text
@@ -65,7 +65,7 @@ def edit(file: File = None) -> None:
         save_text(path, before, after + "\n", environ, keep=True)
     except OSError as error:
         raise ConfigError(f'cannot write the config file "{path}": {error.strerror}') from None
-    say(f"{path} is written; a server takes it over on SIGHUP, or when it starts again")
+    say(f"saved {path}; servers apply it on SIGHUP, or when they restart")
 
 
 def print_schema() -> None:

@@ -34,7 +34,7 @@ OutputType = Literal["f32", "f16", "bf16", "q8_0", "auto"]
 
 def convert(
     context: typer.Context,
-    model: Annotated[str, model_argument("A model of the hub, a folder, or a GGUF file.")],
+    model: Annotated[str, model_argument("Model on the Hugging Face hub, folder, or GGUF file.")],
     quantize: Annotated[str | None, option("--quantize -q QUANT", "Quantization. [Q4_K_M]")] = None,
     outtype: Annotated[
         OutputType | None,
@@ -45,7 +45,7 @@ def convert(
         ),
     ] = None,
     output: Annotated[
-        str | None, option("--output -o NAME", "Name of the new model, or of a .gguf file.")
+        str | None, option("--output -o NAME", "Name of the new model, or path of a .gguf file.")
     ] = None,
     mmproj: Annotated[
         bool | None,
@@ -92,7 +92,7 @@ def convert(
                 )
             )
     except KeyboardInterrupt:
-        say_aside("stopped; nothing half-made is left, and what was fetched is kept")
+        say_aside("interrupted; partial output was removed, and downloads are saved")
         raise typer.Abort from None
     told = _describe(kept, job)
     if as_json:
@@ -100,7 +100,7 @@ def convert(
     else:
         say(f"converted '{model}' to '{told['name']}'")
         say_aside(f"  {told['quantization']}, {format_bytes_decimal(int(str(told['size'])))}")
-        say_aside(f"  serve it with: vllama serve --model {told['name']}")
+        say_aside(f"  to serve it: vllama serve --model {told['name']}")
 
 
 def agree_to_fetch(name: str, weights: int, *, converter: bool, yes: bool) -> None:
@@ -112,16 +112,16 @@ def agree_to_fetch(name: str, weights: int, *, converter: bool, yes: bool) -> No
 
     if not weights and not converter:
         return
-    say_aside("to be fetched:")
+    say_aside("to download:")
     if weights:
         say_aside(f"  {name}: {format_bytes_decimal(weights)} of safetensors")
     if converter:
         more = f" ({format_bytes_decimal(FETCHED_WITH_CUDA_BYTES)} if torch comes with CUDA only)"
         say_aside(
-            "  llama.cpp's converter with torch, in an environment of its own: about "
+            "  llama.cpp's converter and torch, in a separate environment: about "
             f"{format_bytes_decimal(FETCHED_BYTES)}{more if sys.platform == 'linux' else ''}"
         )
-    require_agreement("Go on?", yes=yes, cannot="cannot ask whether to fetch that")
+    require_agreement("Continue?", yes=yes, cannot="cannot confirm the download")
 
 
 def _describe(kept: Bundle | Path, job: ConversionJob) -> dict[str, object]:

@@ -19,7 +19,7 @@ Examples:
 
 def cp(
     source: Annotated[str, model_argument("Name of the model.", "SOURCE")],
-    destination: Annotated[str, argument("DESTINATION", "The new name.")],
+    destination: Annotated[str, argument("DESTINATION", "New name.")],
 ) -> None:
     """Copy a model to a new name; the files are shared."""
     from vllama.models.create import check_copy_name, copy, make_no_source_error

@@ -48,7 +48,7 @@ def create(
     context: typer.Context,
     model: Annotated[str, argument("MODEL", "Name of the new model.")],
     file: Annotated[
-        Path, option("--file -f FILE", "The Modelfile; - reads it from stdin.", allow_dash=True)
+        Path, option("--file -f FILE", "Modelfile; - reads it from stdin.", allow_dash=True)
     ] = DEFAULT_FILE,
     quantize: Annotated[
         str | None, option("--quantize -q QUANT", "Quantization, such as Q4_K_M.")
@@ -57,7 +57,7 @@ def create(
         str | None, option("--draft-quantize QUANT", "Quantization of the DRAFT model.")
     ] = None,
     link: Annotated[
-        bool, option("--link", "Hard-link the files of paths instead of copying them.")
+        bool, option("--link", "Hard-link model files instead of copying them.")
     ] = False,
     yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
@@ -108,7 +108,7 @@ def create(
         if base.format is Format.GGUF and len(base.files) - bool(base.projector) == 1:
             named.update(base.files)
         else:
-            say_aside(f"using '{base.path}' where it is: do not move or change it")
+            say_aside(f"using '{base.path}' in place: do not move or change it")
 
     @cache
     def bring(path: Path) -> Path:
@@ -117,7 +117,7 @@ def create(
         with open_display() as display:
             place = library.local.blobs.bring(path, display, link=link)
         if link:
-            how = "where it is, as it cannot be linked" if place == path else "by a hard link"
+            how = "via a hard link" if place == path else "in place, as it cannot be linked"
             say_aside(f"using '{path}' {how}: do not change it")
         return place
 
@@ -126,7 +126,7 @@ def create(
         name=model,
         base=base,
         new_base=base is not given,
-        notes=tuple(f"leaving out {name}: not used here" for name in order.unused),
+        notes=tuple(f"ignoring {name}: not supported" for name in order.unused),
         bring=bring,
     )
     create_model(library, recipe, say_aside)
@@ -141,10 +141,10 @@ def _text(file: Path) -> str:
     except OSError as error:
         raise ConfigError(
             f"cannot read the Modelfile '{file}': {error.strerror or error}",
-            hint="name another file with -f, or read one from stdin with -f -",
+            hint="specify another file with -f, or read from stdin with -f -",
         ) from None
     except UnicodeDecodeError:
-        raise ConfigError(f"cannot read the Modelfile '{file}': it is no UTF-8 text") from None
+        raise ConfigError(f"cannot read the Modelfile '{file}': it is not UTF-8 text") from None
 
 
 def _locate(text: str, folder: Path) -> str:

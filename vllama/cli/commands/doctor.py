@@ -20,9 +20,9 @@ EXAMPLES = """\
 Examples:
   vllama doctor
   vllama doctor --json
-  vllama engines doctor          only the engines, each of them started
+  vllama engines doctor          start and check each engine
 
-The exit code is 1 if a check failed; warnings leave it 0.
+The exit code is 1 if a check failed, else 0, also with warnings.
 """
 
 MARKS = {"ok": "✓", "skipped": "-", "warning": "!", "failed": "✗"}

@@ -45,7 +45,7 @@ Examples:
   vllama engines doctor
   vllama engines check my_package.adapter:ENGINE
 
-Arguments after -- go to uv, the installer. The setting engine_paths names engines that are
+Arguments after -- go to uv, the installer. The setting engine_paths lists engines
 installed elsewhere.
 """
 
@@ -53,11 +53,11 @@ COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL
 OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL", "VERSION")
 
 
-Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Their names.", complete_engine)]
+Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Engine names.", complete_engine)]
 
 
 def list_engines(as_json: AsJson = False) -> None:
-    """List engines, whether they suit this machine, and how to install them."""
+    """List engines: installed, suitable and available ones."""
     show_list(load_settings(), as_json=as_json)
 
 
@@ -96,7 +96,7 @@ def remove_engines(
     yes: Annotated[bool, yes_option()] = False,
     version: Annotated[str | None, option("--version TAG", "Remove only this version.")] = None,
 ) -> None:
-    """Remove engines that vllama has installed."""
+    """Remove engines installed by vllama."""
     settings = load_settings()
     for name in names:
         remove_one(settings, name, yes=yes, release=version)
@@ -112,7 +112,7 @@ def examine_engines(as_json: AsJson = False) -> int:
 def check(
     targets: Annotated[list[str], argument("ADAPTERS", "Adapters, as MODULE:OBJECT.")],
 ) -> int:
-    """Check adapters of engines that you write."""
+    """Check custom engine adapters."""
     return max(map(check_adapter, targets))
 
 
@@ -136,9 +136,9 @@ def show_list(settings: Config, *, as_json: bool) -> None:
     say_prose(f"This machine: {told.platform}")
     say("To install one: vllama engines install NAME")
     if told.chosen:
-        say_prose(f"Chosen here: {told.chosen}")
+        say_prose(f"Default for this machine: {told.chosen}")
         return
-    say_prose(f"Chosen here: none ({told.error})")
+    say_prose(f"Default for this machine: none ({told.error})")
     if told.hint:
         say_prose(f"Hint: {told.hint}")
 
@@ -211,11 +211,11 @@ def install_one(
         choose(chosen.folder)
         names = ({"in use": each.name} for each in (in_use, chosen.folder))
         audit.record(settings.data_dir, "engines use", engine.name, *names)
-        say_prose(f"{engine.title} in {chosen.folder} is used from now on")
+        say_prose(f"now using {engine.title} in {chosen.folder}")
         return
     if chosen.done and not problem:
         newer = "--upgrade" if chosen.wheels.archive is None else "--version latest"
-        say_prose(f"{engine.title} is installed in {chosen.folder}; {newer} takes newer versions")
+        say_prose(f"{engine.title} is installed in {chosen.folder}; to update it: {newer}")
         return
     if problem:
         show_warning(problem)
@@ -238,7 +238,7 @@ def install_one(
             "To switch, run the same command again."
         )
     if not ask_preference(engine, platform)[0]:
-        say_aside(f"it is used where it is named: vllama serve --engine {engine.name}")
+        say_aside(f"it is used on request: vllama serve --engine {engine.name}")
 
 
 def check_adapter(target: str) -> int:
@@ -246,7 +246,7 @@ def check_adapter(target: str) -> int:
     from vllama.engines.testing import check_engine, load_object
 
     findings = check_engine(load_object(target))
-    say(f"{target}: {len(findings)} to correct" if findings else f"{target}: the adapter conforms")
+    say(f"{target}: {len(findings)} problems" if findings else f"{target}: the adapter conforms")
     for finding in findings:
         say(f"  {finding}")
     return 1 if findings else 0
@@ -267,19 +267,19 @@ def remove_one(settings: Config, name: str, *, yes: bool, release: str | None) -
     if release:
         used = uninstall_release(engine, environments, release)
         audit.record(settings.data_dir, "engines remove", f"{engine.name} {release}")
-        say(f"{what} is removed" + (f"; {used} is used from now on" if used else ""))
+        say(f"removed {what}" + (f"; now using {used}" if used else ""))
         return
     if uninstall(engine, environments):
         audit.record(settings.data_dir, "engines remove", engine.name)
-        say(f"{engine.title} is removed")
+        say(f"removed {engine.title}")
         return
 
     found = locate_engine(engine, make_search_paths(settings))
     if isinstance(found, Installation):
         raise EngineMissing(
-            f"cannot remove {engine.title}: it was not installed by vllama, but comes "
+            f"cannot remove {engine.title}: vllama did not install it; it comes "
             f"from {found.origin}",
-            hint=f"remove it there: {found.executable or found.python}",
+            hint=f"remove it yourself: {found.executable or found.python}",
         )
     raise EngineMissing(f"cannot remove {engine.title}: it is not installed")
 

@@ -20,7 +20,7 @@ Examples:
 
 
 def events(as_json: AsJson = False) -> None:
-    """Stream the events of the server."""
+    """Stream server events."""
     with connect() as client:
         for name, data in client.follow("/api/events"):
             if as_json:

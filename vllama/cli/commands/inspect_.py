@@ -22,7 +22,7 @@ Examples:
   vllama inspect smollm2:135m "The capital of France is" --layers 0-29 -o acts.safetensors
   vllama inspect smollm2:135m "How are you?" --chat --tokens 20 --steer calm.safetensors@15=0.3
 
-The server needs --inspect, and an engine that can; see docs/guide/inspect.md.
+The server needs --inspect and an engine that supports it; see docs/guide/inspect.md.
 """
 DTYPES = {"float32": "F32", "float16": "F16", "bfloat16": "BF16"}
 
@@ -34,7 +34,7 @@ def inspect_(
     output: Annotated[Path | None, option("--output FILE -o", "Output file (safetensors).")] = None,
     steer: Annotated[
         list[str] | None,
-        option("--steer VECTOR", "Steer: FILE@LAYERS, or FILE@LAYERS=STRENGTH (safetensors)."),
+        option("--steer VECTOR", "Steering vector: FILE@LAYERS or FILE@LAYERS=STRENGTH."),
     ] = None,
     tokens: Annotated[int, option("--tokens N", "Number of tokens to generate.")] = 1,
     chat: Annotated[
@@ -42,7 +42,7 @@ def inspect_(
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Collect the residual stream of a model for a prompt."""
+    """Collect the residual stream of a prompt."""
     from vllama.cli.chat.session import Session
     from vllama.models.names.ref import ModelRef
 
@@ -52,7 +52,7 @@ def inspect_(
         shown = client.post("/api/show", {"model": model})
         told = {name.split(".", 1)[-1]: x for name, x in shown["model_info"].items()}
         if not (count := told.get("block_count")):
-            raise ConfigError(f"cannot inspect {model}: its files do not tell its layers")
+            raise ConfigError(f"cannot inspect {model}: its files do not list its layers")
         wanted = {
             "collect": {"residual": read_layers(layers or f"0-{count - 1}")},
             "steer": [read_steering(each) for each in steer or ()],
@@ -86,7 +86,7 @@ def inspect_(
         names = ("layers", "tokens", "token_ids", "shape", "dtype")
         show_json({name: residual[name] for name in names} | {"answer": said})
         return
-    where = f", written to {output}" if output is not None else ""
+    where = f", saved to {output}" if output is not None else ""
     say(f"{' x '.join(map(str, residual['shape']))} {residual['dtype']}{where}")
     if tokens > 1:
         say(said)
@@ -100,7 +100,7 @@ def read_layers(text: str) -> list[int]:
         last = last if dash else first
         are_numbers = first.isdecimal() and last.isdecimal()
         if not (are_numbers and 0 <= int(last) - int(first) < MOST_LAYERS):
-            raise ConfigError(f"cannot read the layers '{text}'", hint="such as 0-29 or 3,7")
+            raise ConfigError(f"cannot read the layers '{text}'", hint="for example 0-29 or 3,7")
         found += range(int(first), int(last) + 1)
     return found
 
@@ -115,7 +115,7 @@ def read_steering(text: str) -> dict[str, object]:
         number = math.nan
     if not (file and at and math.isfinite(number)):
         raise ConfigError(
-            f"cannot read '--steer {text}'", hint="name a file: calm.safetensors@15=0.3"
+            f"cannot read '--steer {text}'", hint="the form is calm.safetensors@15=0.3"
         )
     wanted = read_layers(layers)
     return {"vector": read_vector(Path(file)), "layers": wanted, "strength": number}
@@ -134,14 +134,14 @@ def read_vector(path: Path) -> Sequence[float]:
     except OSError as error:
         raise ConfigError(
             f"cannot read '{path}': {error.strerror or error}",
-            hint="name a safetensors file: --steer calm.safetensors@15=0.3",
+            hint="specify a safetensors file: --steer calm.safetensors@15=0.3",
         ) from None
     except (BadModelFile, ValueError):
         pass  # no safetensors file, or one without a tensor
     if not numbers or not all(map(math.isfinite, numbers)):
         raise ConfigError(
-            f"cannot steer by '{path}': it is no vector",
-            hint=f"write one row of {', '.join(FLOATS)} into a safetensors file",
+            f"cannot steer with '{path}': not a vector",
+            hint=f"store one row of {', '.join(FLOATS)} in a safetensors file",
         )
     return numbers
 

@@ -26,14 +26,14 @@ Examples:
   vllama keys add guest --expires 30d
   vllama keys change ci --rate 120/min --tokens none
   vllama keys rotate ci              a new secret for the same key
-  vllama keys rotate ci --overlap 24h     the old one goes on working for a day
+  vllama keys rotate ci --overlap 24h     the old secret works for another day
   vllama keys revoke guest
-  vllama keys remove guest           the revoked key leaves the list; its usage stays
+  vllama keys remove guest           remove the revoked key; its usage is kept
   vllama keys list
-  vllama keys open                   after the last key: requests need none again
+  vllama keys open                   accept requests without a key again
 
-Running servers with the same data folder accept every change at once. With the first key, a
-server refuses all requests without one. See docs/guide/keys.md.
+Running servers with the same data folder apply changes at once. After the first key, a
+server rejects all requests without one. See docs/guide/keys.md.
 """
 ADMIN = "admin"
 DONE = {"change": "changed", "revoke": "revoked", "remove": "removed"}
@@ -45,11 +45,11 @@ OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "BUDGET", "MODELS", "KEY", "SCOPE"
 
 
 Many: TypeAlias = list[str] | None
-Name: TypeAlias = Annotated[str, argument("NAME", "The key's name.", complete_key)]
+Name: TypeAlias = Annotated[str, argument("NAME", "Name of the key.", complete_key)]
 
 
 def list_keys(
-    prefix: Annotated[str, argument("PREFIX", "The start of their names.", complete_key)] = "",
+    prefix: Annotated[str, argument("PREFIX", "Start of the key names.", complete_key)] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the keys."""
@@ -57,17 +57,23 @@ def list_keys(
 
 
 with_limits = with_options(
-    scope=Annotated[Many, option("--scope SCOPES", "infer, read, admin, engine, with commas.")],
+    scope=Annotated[Many, option("--scope SCOPES", "Comma-separated: infer, read, admin, engine.")],
     models=Annotated[Many, option("--models GLOB", "Models, such as 'qwen3*'.")],
-    rate=Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")],
-    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")],
-    model_rate=Annotated[Many, option("--model-rate MODEL=N/PERIOD", "Requests to one model.")],
-    model_tokens=Annotated[Many, option("--model-tokens MODEL=N/PERIOD", "Tokens of one model.")],
-    concurrent=Annotated[str | None, option("--concurrent N", "Parallel requests.")],
-    budget=Annotated[str | None, option("--budget N/PERIOD", "Money, such as 50/month.")],
-    trusts_user=Annotated[str | None, option("--trusts-user yes|no", "Its header names the user.")],
-    group=Annotated[str | None, option("--group NAME", "Group whose limits it shares.")],
-    priority=Annotated[str | None, option("--priority N", "Its share of a queue, 1 to 100.")],
+    rate=Annotated[str | None, option("--rate N/PERIOD", "Maximum requests, such as 60/min.")],
+    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Maximum tokens, such as 1M/day.")],
+    model_rate=Annotated[
+        Many, option("--model-rate MODEL=N/PERIOD", "Maximum requests, by model.")
+    ],
+    model_tokens=Annotated[
+        Many, option("--model-tokens MODEL=N/PERIOD", "Maximum tokens, by model.")
+    ],
+    concurrent=Annotated[str | None, option("--concurrent N", "Maximum parallel requests.")],
+    budget=Annotated[str | None, option("--budget N/PERIOD", "Maximum cost, such as 50/month.")],
+    trusts_user=Annotated[
+        str | None, option("--trusts-user yes|no", "Trust the user named in a header.")
+    ],
+    group=Annotated[str | None, option("--group NAME", "Group with shared limits.")],
+    priority=Annotated[str | None, option("--priority N", "Queue weight, 1 to 100.")],
     expires=Annotated[str | None, option("--expires AGE", "Lifetime, such as 30d.")],
 )
 
@@ -87,21 +93,21 @@ def change(name: Name, flags: Flags, as_json: AsJson = False) -> None:
 def rotate(
     name: Name,
     overlap: Annotated[
-        str | None, option("--overlap AGE", "How long the old secret keeps working.")
+        str | None, option("--overlap AGE", "Time that the old secret stays valid.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Give a key a new secret."""
+    """Rotate the secret of a key."""
     change_file(load_settings(), "rotate", name, {"overlap": overlap}, as_json=as_json)
 
 
 def revoke(name: Name, as_json: AsJson = False) -> None:
-    """Revoke a key for good; it stays in the list."""
+    """Revoke a key permanently; it stays in the list."""
     change_file(load_settings(), "revoke", name, {}, as_json=as_json)
 
 
 def remove(name: Name, as_json: AsJson = False) -> None:
-    """Remove a revoked key from the list; its usage stays."""
+    """Remove a revoked key from the list; its usage is kept."""
     change_file(load_settings(), "remove", name, {}, as_json=as_json)
 
 
@@ -151,7 +157,7 @@ def change_file(settings: Config, action: str, name: str, given: Flags, *, as_js
 
     key = change_keys(file, change, action)
     if fields.get("group") and fields["group"] not in {each.name for each in settings.groups}:
-        show_warning(f"the config has no [groups.{key.group}]: this group has no limits")
+        show_warning(f"the config has no [groups.{key.group}]: the group has no limits")
     if as_json:
         show_json(to_builtins(describe_key(key)) | ({"key": secret} if secret else {}))
     elif secret:
@@ -178,9 +184,9 @@ def offer_admin(settings: Config, fields: dict[str, Any]) -> None:
     has_admin = any(key.allows(Scope.ADMIN) and not key.find_fault(now_s) for key in known)
     if has_admin or settings.api_key or Scope.ADMIN in fields.get("scopes", ()):
         return
-    show_warning("no key has the scope 'admin': the server's own user cannot pull or remove models")
+    show_warning("no admin key exists, so you cannot pull or remove models either")
     is_free = ADMIN not in [key.name for key in known]
-    if is_free and can_ask() and confirm(f"Add the key '{ADMIN}' for yourself first?"):
+    if is_free and can_ask() and confirm(f"Add the admin key '{ADMIN}' first?"):
         change_file(settings, "add", ADMIN, {"scope": [ADMIN]}, as_json=False)
 
 

@@ -37,11 +37,11 @@ Examples:
   vllama launch codex --model qwen3:8b
   vllama launch claude --model qwen3:8b -- -p "What does this project do?"
   vllama launch vscode --config                   write the settings only
-  vllama launch vscode --restore                  put back what was there before
+  vllama launch vscode --restore                  restore the previous settings
 
-What comes after -- goes to the tool. Each change is shown, and the file copied, before it is
-written; comments and other keys stay. JSON with comments is not changed: the lines to add to it
-are printed.
+Arguments after -- go to the tool. Each change is shown, and the file backed up, before it is
+written; comments and other keys are preserved. JSON with comments is not changed: the lines to
+add are printed.
 """
 
 
@@ -55,7 +55,7 @@ def complete_tool(incomplete: str) -> list[str]:
 def launch(
     context: typer.Context,
     tool: Annotated[
-        str | None, argument("TOOL", "Name of the tool; without one, list them.", complete_tool)
+        str | None, argument("TOOL", "Name of the tool. [list them]", complete_tool)
     ] = None,
     model: Annotated[
         str | None, option("--model -m NAME", "Model for the tool.", complete_model)
@@ -80,11 +80,11 @@ def launch(
     folder = settings.data_dir / "integrations"
     if tool is None:
         if model or config_only or restore:
-            raise ConfigError("no tool is named", hint="see 'vllama launch' for what there is")
+            raise ConfigError("no tool specified", hint="list them: vllama launch")
         _show_all(folder, places)
         return 0
     if config_only and restore:
-        raise ConfigError("only one of --config and --restore can be given")
+        raise ConfigError("cannot use --config with --restore")
     chosen = find(tool)
     keeper = _keeper(folder, chosen)
     if restore:
@@ -135,7 +135,7 @@ def _write(
 
     if tool.edits is None:
         if told:
-            say_aside(f"{tool.title} takes its settings from the environment:")
+            say_aside(f"{tool.title} reads its settings from the environment:")
             for name, value in tool.make_start(target, places, ()).environ.items():
                 say(f"export {name}={shlex.quote(value)}")
         return
@@ -144,35 +144,35 @@ def _write(
     by_hand = [change for change in planned if change.lines]
     if changes:
         _show_changes(changes)
-        require_agreement("Write this?", yes=yes)
+        require_agreement("Save these changes?", yes=yes)
         keeper.write(changes, has_key=target.has_key)
-        say_aside(f"written; 'vllama launch {tool.name} --restore' puts back what was there")
+        say_aside(f"saved; 'vllama launch {tool.name} --restore' restores the previous settings")
     elif told and not by_hand:
-        say_aside("the settings are written already")
+        say_aside("the settings are already saved")
     for change in by_hand:
-        say_aside(f"'{change.path}' has comments, so it was not changed; add these lines to it:")
+        say_aside(f"'{change.path}' has comments, so it was not changed; add these lines:")
         say(change.lines.rstrip())
     if by_hand and not told:
-        say_aside(f"{tool.title} starts now; it uses this server once the lines are in the file")
+        say_aside(f"starting {tool.title}; it uses this server once the lines are in the file")
     if tool.after and (told or changes):
         say_aside(tool.after)
     if told and target.has_key and tool.key_variable:
-        say_aside(f"it takes the server's key from a variable: export {tool.key_variable}=KEY")
+        say_aside(f"it reads the API key from a variable: export {tool.key_variable}=KEY")
 
 
 def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
     """Put back what was there before the first change."""
     undone = keeper.undo()
     if not undone:
-        say_aside(f"nothing of {tool.title} was changed")
+        say_aside(f"the settings of {tool.title} were not changed")
         return 0
     if keeper.state() == "changed since":
-        show_warning("somebody else changed this since; that goes too")
+        show_warning("The file was changed since; those changes will be lost.")
     _show_changes([change for change in undone if change.differs])
-    require_agreement("Put back what was there?", yes=yes)
+    require_agreement("Restore the previous configuration?", yes=yes)
     for copy in keeper.restore():
-        say_aside(f"what it was until now is kept in {copy}")
-    say_aside("put back")
+        say_aside(f"Backup: {copy}")
+    say_aside("Restored.")
     return 0
 
 

@@ -22,16 +22,16 @@ Examples:
   vllama list
   vllama list qwen
   vllama list --json
-  vllama list --nodes    those of a whole cluster, from its head
+  vllama list --nodes    models of all cluster nodes
 """
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Part of their names.")] = "",
-    nodes: Annotated[bool, option("--nodes", "List the models of all nodes of a cluster.")] = False,
+    part: Annotated[str, argument("PART", "Part of the model names.")] = "",
+    nodes: Annotated[bool, option("--nodes", "List the models of all cluster nodes.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """List the models on this machine."""
+    """List installed models."""
     wanted = part.lower()
     if nodes:
         show_all_nodes(wanted, as_json=as_json)
@@ -49,10 +49,10 @@ def list_models(
         return
     show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
     if not entries:
-        none = f"No model's name contains '{part}'." if found and part else "No models yet."
+        none = f"No model's name contains '{part}'." if found and part else "No models installed."
         say_aside(f"{none} Find one: vllama recommend")
     for one in skipped:
-        say_aside(f"left out: {one.name} ({one.store}, {one.path}): {one.reason}")
+        say_aside(f"ignored: {one.name} ({one.store}, {one.path}): {one.reason}")
 
 
 def show_all_nodes(wanted: str, *, as_json: bool) -> None:

@@ -31,9 +31,9 @@ EXAMPLES = """\
 \b
 Examples:
   vllama logs                            the server's log
-  vllama logs --all                      also those of other servers, such as verify's
-  vllama logs smollm2:135m               the newest start of the model's engine
-  vllama logs smollm2:135m --attempt 3   an earlier one
+  vllama logs --all                      logs of all servers, such as verify's
+  vllama logs smollm2:135m               the latest start of the model's engine
+  vllama logs smollm2:135m --attempt 3   an earlier start
   vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones
 """
 LOOK_EVERY_S = 0.2
@@ -45,15 +45,15 @@ COLORS = {"warning": "yellow", "error": "red", "critical": "bold red", "debug": 
 def logs(
     model: Annotated[
         str | None,
-        model_argument("Model whose engine's log to show. [default: the server's log]"),
+        model_argument("Model, for the log of its engine. [default: the server's log]"),
     ] = None,
     follow: Annotated[bool, option("--follow -f", "Follow the log, including new starts.")] = False,
     attempt: Annotated[
         int | None,
-        option("--attempt N", "Which of the last five starts to show. [the newest]", min=1),
+        option("--attempt N", "Engine start to show, of the last five. [latest]", min=1),
     ] = None,
     lines: Annotated[
-        int | None, option("--lines -n N", "Only the last N lines. [all; with --follow 20]", min=0)
+        int | None, option("--lines -n N", "Show the last N lines. [all; with --follow 20]", min=0)
     ] = None,
     every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
     debug: Annotated[
@@ -153,14 +153,14 @@ class _Engine:
         kept = ", ".join(str(read_number(path)) for _, path in found)
         raise ModelNotFound(
             self._model,
-            message=f"there is no log of attempt {attempt} of '{self._model}'",
-            hint=f"these are kept: {kept}",
+            message=f"no log of attempt {attempt} of '{self._model}'",
+            hint=f"available logs: {kept}",
         )
 
     def _fail(self) -> None:
         names = self._book.list_names()
-        hint = f"there are logs of {', '.join(names)}" if names else "no engine has been started"
-        message = f"there are no logs of '{self._model}' in '{self._settings.log_dir}'"
+        hint = f"available logs: {', '.join(names)}" if names else "no engine has been started"
+        message = f"no logs of '{self._model}' in '{self._settings.log_dir}'"
         raise ModelNotFound(self._model, message=message, hint=hint)
 
     def _print(self, name: str, reader: Reader, lines: Iterable[str]) -> None:
@@ -211,7 +211,7 @@ def _show_own(
 
     path = log_dir / OWN_LOG
     if not path.exists() and not follow:
-        raise ConfigError(f"there is no '{path}'", hint="'vllama serve' has not run yet")
+        raise ConfigError(f"no such file: '{path}'", hint="'vllama serve' has not run yet")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else partial(_show_readable, named=port is None)
 
@@ -224,7 +224,7 @@ def _show_own(
         show(line)
         shown = True
     if port is not None and lines != 0 and not (shown or follow):
-        say_aside(f"no server on port {port} has logged anything; --all shows the others' logs")
+        say_aside(f"no log of a server on port {port}; --all shows the logs of other servers")
     while follow:
         _wait()
         for line in select(reader.read_new()):
@@ -306,5 +306,5 @@ class RunShortener:
         """Yield how many lines were left out since the last one that was shown."""
         left_out = self._count - LONGEST_RUN
         if self._part and left_out > 0:
-            yield f"… {left_out} more lines of {self._part} (all: vllama logs --debug)"
+            yield f"… {left_out} more lines of {self._part} (to show all: vllama logs --debug)"
         self._count = min(self._count, LONGEST_RUN)

@@ -21,10 +21,10 @@ EXAMPLES = """\
 \b
 Examples:
   vllama nodes
-  vllama nodes --model qwen3:8b      also the node that the next request gets, and why
+  vllama nodes --model qwen3:8b      also show the node for the next request
   vllama nodes drain 10.0.0.5        running requests finish, new ones go elsewhere
   vllama nodes undrain 10.0.0.5
-  vllama nodes key > node.key        a key for --node-key-file of all servers
+  vllama nodes key > node.key        create a key for --node-key-file
 
 See docs/guide/cluster.md.
 """
@@ -42,23 +42,23 @@ COLUMNS = (
 OPTIONAL_COLUMNS = ("SEEN", "MODELS", "WAITING", "RAM FREE", "GPU FREE")
 
 
-Name: TypeAlias = Annotated[str, argument("NODE", "The node's name.")]
+Name: TypeAlias = Annotated[str, argument("NODE", "Name of the node.")]
 
 
 def list_nodes(
     model: Annotated[
-        str | None, option("--model NAME", "Also show which node the next request gets.")
+        str | None, option("--model NAME", "Also show the node for the next request.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the nodes, their memory and their models."""
+    """List nodes with their memory and models."""
     with connect() as client:
         reply = client.get("/api/nodes" + (f"?model={quote(model)}" if model else ""))
     if as_json:
         show_json(reply)
         return
     if not reply["nodes"]:
-        say("This server has no nodes: vllama serve --node http://HOST:11434 adds one.")
+        say("This server has no nodes. To add one: vllama serve --node http://HOST:11434")
         return
     now_s = time.time()
     rows = [
@@ -80,11 +80,11 @@ def list_nodes(
         if row["trouble"]:
             say_aside(f"{row['name']}: {row['trouble']}")
     if choice := reply.get("choice"):
-        say_aside(f"{model} is answered by {choice['name']}: {choice['reason']}")
+        say_aside(f"{model} runs on {choice['name']}: {choice['reason']}")
 
 
 def drain(name: Name) -> None:
-    """Send a node no new requests; the running ones finish."""
+    """Send a node no new requests; running requests finish."""
     change_state(name, "drain")
 
 
@@ -101,7 +101,7 @@ def change_state(name: str, action: str) -> None:
 
 
 def make_key() -> None:
-    """Print a new key for --node-key-file of all servers."""
+    """Create a key for --node-key-file of all servers."""
     from vllama.accounts.keys.key import make_secret
 
     say(make_secret())
@@ -113,7 +113,7 @@ ACTIONS = {"list": list_nodes, "drain": drain, "undrain": undrain, "key": make_k
 def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:
     """Print the plan of each node for a model, and the node that the next request would get."""
     if len(models) != 1:
-        raise ConfigError("cannot plan several models on nodes", hint="name one model")
+        raise ConfigError("cannot plan several models on nodes", hint="specify one model")
     (model,) = models
     with connect() as client:
         told = client.get("/api/nodes")
@@ -131,7 +131,7 @@ def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:
         [(name, *describe_plan(plan)) for name, plan in plans.items()],
         optional=("QUANT", "DOWNLOAD", "CONTEXT"),
     )
-    goes = f"goes to {choice['name']}" if choice["name"] else "is refused"
+    goes = f"goes to {choice['name']}" if choice["name"] else "is rejected"
     say_aside(f"the next request {goes}: {choice['reason']}")
     return 0
 

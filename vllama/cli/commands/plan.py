@@ -24,9 +24,9 @@ Examples:
   vllama plan Qwen/Qwen3-8B --context-length 32768
   vllama plan qwen3:8b nomic-embed-text
   vllama plan llama3.2:3b --json
-  vllama plan qwen3:8b --nodes       on the machines of a cluster, and which is chosen
-  vllama plan qwen3:8b -- --seed 1   with arguments for its engine, as for serve
-  vllama plan qwen3:32b --gpu "RTX 3060" --ram 32GB     on a machine that is not here
+  vllama plan qwen3:8b --nodes       on the nodes of a cluster
+  vllama plan qwen3:8b -- --seed 1   with engine arguments, as for serve
+  vllama plan qwen3:32b --gpu "RTX 3060" --ram 32GB     on another machine
 """
 
 
@@ -45,9 +45,9 @@ def plan(
     ] = None,
     ram: Annotated[str | None, option("--ram SIZE", "RAM of that machine.")] = None,
 ) -> int:
-    """Show how serve would load a model, and why."""
+    """Show the plan for loading a model, and the reasons."""
     if on_nodes and (gpus or ram):
-        raise ConfigError("cannot use --nodes with --gpu or --ram: nodes plan for themselves")
+        raise ConfigError("cannot use --nodes with --gpu or --ram: nodes use their own hardware")
     if on_nodes:
         from vllama.cli.commands.nodes import plan_on_nodes
 
@@ -135,14 +135,14 @@ def show_together(reports: Sequence[Mapping[str, Any]], together: Mapping[str, A
 def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     """Return the attempts after a failure of the plan, a row for each kind of failure."""
     if result["strict"]:
-        return [("nothing else is tried (--strict)",)]
+        return [("no other plan is tried (--strict)",)]
     # the same steps often suit several kinds of failure
     kinds: dict[tuple[str, ...], list[str]] = {}
     for row in result["if_it_fails"].values():
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])
     rows: list[tuple[str, ...]]
     rows = [(f"{', or '.join(when)}: {'; then '.join(then)}",) for then, when in kinds.items()]
-    return rows or [("nothing else can be tried here",)]
+    return rows or [("no other plan is possible here",)]
 
 
 def show(result: Mapping[str, Any]) -> None:
@@ -161,14 +161,14 @@ def show(result: Mapping[str, Any]) -> None:
         ("Model", [
             ("name", result["model"]),
             ("format", " ".join(filter(None, (result["format"], result["quantization"])))),
-            ("to download", size(result["download_bytes"]) or f"nothing, it is {where}"),
+            ("to download", size(result["download_bytes"]) or f"nothing; it is {where}"),
         ]),
         ("Platform", [(line,) for line in (result["platform"], *result["platform_notes"])]),
         ("Engines", [
             (mark(row), row["title"], row["version"] or "", row["reason"])
             for row in result["engines"]
         ]),
-        ("On the hub", [
+        ("On the Hugging Face hub", [
             (mark(row), row["repository"], row["quantization"] or "", size(row["size_bytes"]),
              row["reason"])
             for row in result["candidates"]

@@ -20,7 +20,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama ps
-  vllama ps --requests       who asks for what, and its progress
+  vllama ps --requests       requests and their progress
   vllama ps --json
 """
 
@@ -32,11 +32,11 @@ STATES = {
     "stopping": "Stopping...",
 }
 ELSEWHERE = "elsewhere"
-NO_ANSWER = "No answer"  # vllama cannot restart an upstream
+NO_ANSWER = "Not responding"  # vllama cannot restart an upstream
 
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Start of their names.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Start of the model names.")] = "",
     requests: Annotated[
         bool, option("--requests", "List running and queued requests instead.")
     ] = False,

@@ -14,16 +14,16 @@ EXAMPLES = """\
 Examples:
   vllama pull Qwen/Qwen3-0.6B
   vllama pull hf.co/bartowski/Llama-3.2-1B-Instruct-GGUF:Q4_K_M
-  vllama pull qwen3:8b --node 10.0.0.5     on a machine of a cluster, see vllama nodes
+  vllama pull qwen3:8b --node 10.0.0.5     to a cluster node, see vllama nodes
 """
 
 
 def pull(
-    model: Annotated[str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or name")],
+    model: Annotated[
+        str, argument("MODEL", "org/repo[:QUANT], hf.co/org/repo[:QUANT] or a model name.")
+    ],
     insecure: Insecure = False,
-    node: Annotated[
-        str | None, option("--node NAME", "Pull to this node of the server's cluster.")
-    ] = None,
+    node: Annotated[str | None, option("--node NAME", "Pull to this cluster node.")] = None,
 ) -> None:
     """Download a model, or resume an interrupted download."""
     settings = load_settings()

@@ -17,17 +17,17 @@ EXAMPLES = """\
 Examples:
   vllama rm smollm2:135m
   vllama rm hf.co/org/repo:Q4_K_M org/other
-  vllama rm qwen3:8b --node 10.0.0.5     of a cluster, see vllama nodes
+  vllama rm qwen3:8b --node 10.0.0.5     from a cluster node, see vllama nodes
 """
 
 
 def rm(
     models: Annotated[list[str], model_argument("Names of the models.")],
     force: Annotated[
-        bool, option("--force", "Also remove models that Ollama or LM Studio pulled.")
+        bool, option("--force", "Also remove models shared with Ollama or LM Studio.")
     ] = False,
     node: Annotated[
-        str | None, option("--node NAME", "Remove them from this node of the server's cluster.")
+        str | None, option("--node NAME", "Remove them from this cluster node.")
     ] = None,
 ) -> int:
     """Unload and remove models."""

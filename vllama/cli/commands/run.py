@@ -19,20 +19,18 @@ Examples:
   vllama run smollm2:135m
   vllama run smollm2:135m "Why is the sky blue?"
   cat report.txt | vllama run smollm2:135m "Summarize this:"
-  vllama run nomic-embed-text "a text to turn into a vector"
+  vllama run nomic-embed-text "text to embed"
 """
 
 LEVELS = ("low", "medium", "high", "max")
 
 
 def run(
-    model: Annotated[str, model_argument("Name of the model; pulled if it is missing.")],
-    prompt: Annotated[
-        list[str] | None, argument("PROMPT", "Prompt; text from stdin goes before it.")
-    ] = None,
+    model: Annotated[str, model_argument("Name of the model; pulled if missing.")],
+    prompt: Annotated[list[str] | None, argument("PROMPT", "Prompt; stdin is prepended.")] = None,
     verbose: Annotated[bool, option("--verbose", "Show timings.")] = False,
     keepalive: Annotated[
-        str | None, option("--keepalive DURATION", "Time to stay loaded. [the server's]")
+        str | None, option("--keepalive DURATION", "Time to keep the model loaded. [the server's]")
     ] = None,
     format_: Annotated[
         str | None,
@@ -46,7 +44,7 @@ def run(
             complete=complete_words("true", "false", *LEVELS),
         ),
     ] = None,
-    hidethinking: Annotated[bool, option("--hidethinking", "Hide the thinking.")] = False,
+    hidethinking: Annotated[bool, option("--hidethinking", "Hide thinking.")] = False,
     nowordwrap: Annotated[bool, option("--nowordwrap", "Do not wrap long lines.")] = False,
     truncate: Annotated[
         bool | None, option("--truncate/--no-truncate", "Truncate text that is too long to embed.")
@@ -55,7 +53,7 @@ def run(
         int | None, option("--dimensions N", "Dimensions of the embedding.", min=1)
     ] = None,
     keep: Annotated[
-        bool, option("--keep", "Keep the server running that this command starts.")
+        bool, option("--keep", "Keep a server started by this command running.")
     ] = False,
     insecure: Insecure = False,
 ) -> None:
@@ -86,8 +84,8 @@ def run(
         if "embedding" in (shown.get("capabilities") or []):
             if not text:
                 raise VllamaError(
-                    f"cannot run '{model}' without a text: it makes embeddings",
-                    hint=f'write one: vllama run {model} "your text"',
+                    f"cannot run '{model}' without text: it is an embedding model",
+                    hint=f'add the text: vllama run {model} "your text"',
                 )
             say(json.dumps(session.embed(text, truncate=truncate, dimensions=dimensions)))
         elif talks:
@@ -110,8 +108,8 @@ def parse_keep_alive_flag(text: str | None) -> object:
         parse_keep_alive(text, bare_numbers=True)
     except ValueError as error:
         raise ConfigError(
-            f'cannot use keep_alive "{text}" from --keepalive: {error}',
-            hint="give a duration such as 10m, or -1 for ever",
+            f'invalid keep_alive "{text}" in --keepalive: {error}',
+            hint="use a duration such as 10m, or -1 for forever",
         ) from None
     return int(text) if re.fullmatch(r"[+-]?[0-9]+", text) else text
 
@@ -126,8 +124,8 @@ def parse_format(text: str | None) -> object:
         schema = None
     if not isinstance(schema, dict):
         raise ConfigError(
-            f'cannot use format "{text}" from --format: neither json nor a JSON schema',
-            hint="""write --format json, or --format '{"type": "object", …}'""",
+            f'invalid format "{text}" in --format: neither json nor a JSON schema',
+            hint="""use --format json, or --format '{"type": "object", …}'""",
         )
     return schema
 
@@ -144,6 +142,6 @@ def parse_think(text: str | None) -> bool | str | None:
         case level if level in LEVELS:
             return level
     raise ConfigError(
-        f'cannot use think "{text}" from --think: neither true nor false nor a level',
-        hint=f"write --think, --think=false or --think={'|'.join(LEVELS)}",
+        f'invalid think "{text}" in --think: not true, false or a level',
+        hint=f"use --think, --think=false or --think={'|'.join(LEVELS)}",
     )

@@ -38,7 +38,7 @@ def serve(
     yes: Annotated[bool, yes_option("Install a missing engine without asking.")] = False,
     until_unused: Annotated[Path | None, typer.Option("--until-unused", hidden=True)] = None,
 ) -> int:
-    """Start the server, and load a model if one is named."""
+    """Start the server, and optionally load a model."""
     from vllama.cli.reporter import LogReporter, TerminalReporter
     from vllama.cli.run_server import serve_users
     from vllama.cli.server_log import set_up_logging
@@ -48,8 +48,8 @@ def serve(
 
     if name and flags["model"]:
         raise ConfigError(
-            f"cannot load both '{name}' and '{flags['model']}': name one model to load at once",
-            hint="the others are loaded when they are first asked for",
+            f"cannot preload both '{name}' and '{flags['model']}': specify one model",
+            hint="other models are loaded on their first request",
         )
     given = {**flags, "model": name or flags["model"], "engine_args": context.obj or None}
     environ = config.environ()
@@ -75,9 +75,7 @@ def serve(
     if warning:
         reporter.warn(warning)
     if settings.scheme == "https" and settings.tls_cert is None:
-        reporter.note(
-            "there is no certificate, so http is served, not https: give one with --tls-cert"
-        )
+        reporter.note("serving http, not https, because there is no certificate: set --tls-cert")
     try:
         try:
             return startup.serve(settings, reporter, load)

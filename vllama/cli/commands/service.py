@@ -31,13 +31,13 @@ from vllama.config.secrets import mask
 EXAMPLES = """\
 \b
 Examples:
-  vllama service install                         for you, with your settings
+  vllama service install                         for your user, with your settings
   vllama service install -- --model qwen3:8b     with arguments for serve
-  sudo vllama service install --system           for the machine, confined
+  sudo vllama service install --system           system-wide and sandboxed
   vllama service show --system > vllama.service
   vllama service remove
 
-It uses systemd on Linux and launchd on macOS, whose own tools show the state and the log:
+Uses systemd on Linux and launchd on macOS. Their tools show the state and the log:
 'systemctl --user status vllama' and 'journalctl --user --unit vllama'; 'launchctl print
 gui/$UID/vllama'. Arguments after -- go to 'vllama serve'.
 """
@@ -58,23 +58,23 @@ UNIT = """\
 Description=vllama, a server for language models
 Wants=network-online.target
 After=network-online.target
-# time mends much: a network or disk that is not there yet, memory that others hold
+# keep retrying: the network, a disk or memory may become available later
 StartLimitIntervalSec=0
 
 [Service]
 Type=notify
 ExecStart={command}
 ExecReload=kill -HUP $MAINPID
-# an engine that the kernel ends for lack of memory is restarted; the server goes on
+# an engine killed for lack of memory is restarted; the server keeps running
 OOMPolicy=continue
-# engines get control groups with limits of memory, beside the server's own
+# engines get control groups with memory limits, beside the server's own
 Delegate=memory
-# vllama ends its engines itself, and needs the time for it
+# vllama stops its engines itself, and needs time for it
 KillMode=mixed
 TimeoutStopSec={stop_timeout_s}
 Restart=on-failure
 RestartSec={restart_s}
-# a wrong setting: another start would end in the same way
+# invalid settings: a restart would fail the same way
 RestartPreventExitStatus={final_status}
 {confined}
 [Install]
@@ -138,7 +138,7 @@ class Service:
 
 
 System: TypeAlias = Annotated[
-    bool, option("--system", "For the whole machine (Linux, needs root).")
+    bool, option("--system", "Install for the whole machine (Linux, needs root).")
 ]
 
 
@@ -147,13 +147,13 @@ def install_service(context: typer.Context, system: System = False) -> None:
     made = make_service(context.obj or (), system=system)
     check_manager(sys.platform)
     install(made)
-    say(f"installed and started: {made.file}")
+    say(f"installed and started {made.file}")
     say_aside(made.hint)
-    say_aside(f"to watch it: {made.watch}")
+    say_aside(f"to monitor it: {made.watch}")
 
 
 def show(context: typer.Context, system: System = False) -> None:
-    """Print the unit of the service, for another machine or an image."""
+    """Print the service file, for another machine or an image."""
     say(make_service(context.obj or (), system=system).text.rstrip())
 
 
@@ -173,8 +173,8 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
     named = [word for word in words if not re.match(r"--(.*-file|tls-key)(=|$)", word)]
     if mask(named) != named:
         raise ConfigError(
-            "cannot write a key into the service: every user of this machine can read it",
-            hint="name a file that has it, such as with --api-key-file, or set it in config.toml",
+            "cannot store a key in the service: every user of this machine can read it",
+            hint="use a file, such as with --api-key-file, or set the key in config.toml",
         )
     home = Path(environ.get("HOME", "~")).expanduser()
     stop_timeout_s = round(settings.stop_limit_s) + STOP_MARGIN_S
@@ -185,8 +185,8 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
     if sys.platform == "darwin":
         if system:
             raise ConfigError(
-                "cannot install a service of the whole machine: only one of a user is supported",
-                hint="leave out --system",
+                "cannot install a system service: only user services are supported here",
+                hint="omit --system",
             )
         return make_launchd_service(
             command,
@@ -197,9 +197,8 @@ def make_service(words: Sequence[str], *, system: bool) -> Service:
         )
     if system and any(Path(command[0]).resolve().is_relative_to(folder) for folder in HOMES):
         raise ConfigError(
-            f"cannot run '{command[0]}' as a service of the machine: it is in a user's home, "
-            "which the service cannot see",
-            hint="install vllama for all users, such as into /opt/vllama, or leave out --system",
+            f"cannot run '{command[0]}' as a system service: it cannot read home directories",
+            hint="install vllama for all users, such as in /opt/vllama, or omit --system",
         )
     user_settings = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
     return make_systemd_service(
@@ -217,10 +216,10 @@ def make_systemd_service(
     """
     folder = Path("/etc/systemd/system") if system else config / "systemd" / "user"
     control = ("systemctl",) if system else ("systemctl", "--user")
-    hint = "it ends when you log out, unless: loginctl enable-linger"
+    hint = "it stops when you log out, unless you run: loginctl enable-linger"
     if system:
         hint = (
-            f"models, engines and settings of the service are in {STATE}; install an engine "
+            f"the service stores models, engines and settings in {STATE}; to install an engine "
             f"there: sudo VLLAMA_DATA_DIR={STATE} {command[0]} engines install ENGINE"
         )
     return Service(
@@ -297,10 +296,10 @@ def check_manager(system: str) -> None:
         return
     if system == "darwin":
         return
-    reason = "systemd does not run here" if system == "linux" else f"unknown system {system}"
+    reason = "systemd is not running" if system == "linux" else f"unknown system {system}"
     raise ConfigError(
         f"cannot manage a service: {reason}",
-        hint="'vllama service show' prints the unit, for another machine or an image",
+        hint="'vllama service show' prints the service file for another machine or an image",
     )
 
 
@@ -312,7 +311,7 @@ def install(service: Service) -> None:
     except OSError as error:
         raise VllamaError(
             f"cannot write '{service.file}': {error.strerror}",
-            hint="a service of the machine needs root: sudo vllama service install --system",
+            hint="a system service needs root: sudo vllama service install --system",
         ) from None
     for command in service.start:
         run(command, service.watch)
@@ -333,6 +332,6 @@ def run(command: Sequence[str], watch: str) -> None:
     if done.returncode:
         said = (done.stderr or done.stdout).strip().splitlines()
         raise VllamaError(
-            f"cannot do '{' '.join(command)}': {said[0] if said else done.returncode}",
-            hint=f"see why: {watch}",
+            f"'{' '.join(command)}' failed: {said[0] if said else done.returncode}",
+            hint=f"see the reason: {watch}",
         )

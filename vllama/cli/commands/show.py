@@ -21,13 +21,13 @@ Examples:
 
 
 def show(
-    model: Annotated[str, model_argument("Name as in list, or the path of a file.")],
+    model: Annotated[str, model_argument("Model name, or the path of a file.")],
     license_: Annotated[bool, option("--license", "Show the license.")] = False,
-    modelfile: Annotated[bool, option("--modelfile", "Show a Modelfile.")] = False,
+    modelfile: Annotated[bool, option("--modelfile", "Show the Modelfile.")] = False,
     parameters: Annotated[bool, option("--parameters", "Show the default parameters.")] = False,
     template: Annotated[bool, option("--template", "Show the chat template.")] = False,
     system: Annotated[bool, option("--system", "Show the system message.")] = False,
-    verbose: Annotated[bool, option("--verbose -v", "Show metadata and tensors too.")] = False,
+    verbose: Annotated[bool, option("--verbose -v", "Also show metadata and tensors.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Show the details of a model."""
@@ -43,8 +43,7 @@ def show(
     wanted = [name for name, given in parts.items() if given]
     if len(wanted) > 1 or (wanted and as_json):
         raise ConfigError(
-            "only one of --license, --modelfile, --parameters, --template, --system and --json "
-            "can be shown at a time"
+            "use only one of --license, --modelfile, --parameters, --template, --system and --json"
         )
     library = local_library(load_settings())
     bundle = library.find(whole_path(model)).bundle.without_settings()

@@ -28,15 +28,15 @@ def stop(
     """Unload a model, or stop a request; the server keeps running."""
     if (model is None) == (request is None):
         raise ConfigError(
-            "name a model to unload, or a request to end: MODEL or --request ID",
-            hint="see what runs: vllama ps, vllama ps --requests",
+            "specify a model to unload, or a request to stop: MODEL or --request ID",
+            hint="list them: vllama ps, vllama ps --requests",
         )
     with connect() as client:
         if model is not None:
             unload(client, model)
         else:
             client.delete(f"/api/requests/{quote(str(request), safe='')}")
-            say(f"ended request {request}")
+            say(f"stopped request {request}")
 
 
 def unload(client: Client, model: str) -> None:
@@ -47,5 +47,5 @@ def unload(client: Client, model: str) -> None:
         raise ModelNotFound(
             model,
             message=f'couldn\'t find model "{model}" to stop',
-            hint="see what is loaded: vllama ps",
+            hint="list loaded models: vllama ps",
         ) from error

@@ -20,7 +20,7 @@ EXAMPLES = """\
 Examples:
   vllama usage                        by day, key and model
   vllama usage --by key --since 7d
-  vllama usage --by group --since 30d     what was spent, where models have prices
+  vllama usage --by group --since 30d     cost, for models with prices
   vllama usage --by day,model --since 2026-11-01 --csv > november.csv
 
 Days are in UTC. Without a running server, the command reads its data folder.
@@ -33,7 +33,7 @@ TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
 
 def usage(
     by: Annotated[
-        str, option("--by COLUMNS", "day, key, group, user, model; separated by commas.")
+        str, option("--by COLUMNS", "Columns, comma-separated: day, key, group, user, model.")
     ] = "day,key,model",
     since: Annotated[str, option("--since DAY|AGE", "First day: 2026-11-23, 7d or today.")] = "",
     until: Annotated[str, option("--until DAY", "Last day: 2026-11-23.")] = "",
@@ -66,14 +66,14 @@ def usage(
     ]
     show_table(titles, cells, optional=("CACHED", "UNPRICED"))
     if not rows:
-        say_aside("nothing has been used in this time")
+        say_aside("no usage in this period")
 
 
 def read_columns(by: str) -> list[str]:
     """Return the columns of `--by` in the order in which they are shown. Raises ConfigError."""
     names = {name.strip() for name in by.split(",")} - {""}
     if not names or names - set(COLUMNS):
-        raise ConfigError(f"cannot sum usage by '{by}'", hint=f"choose from {', '.join(COLUMNS)}")
+        raise ConfigError(f"cannot group usage by '{by}'", hint=f"choose from {', '.join(COLUMNS)}")
     return [name for name in COLUMNS if name in names]
 
 
@@ -102,7 +102,7 @@ def read_day(text: str) -> str:
         return name_day(time.time() - parse_age(text))
     except (ValueError, OverflowError, OSError):
         raise ConfigError(
-            f"cannot read the day '{text}'", hint="write it like 2026-11-23, or an age like 7d"
+            f"cannot read the day '{text}'", hint="use a date like 2026-11-23, or an age like 7d"
         ) from None
 
 
@@ -113,7 +113,7 @@ def fetch_usage(settings: Config, columns: Sequence[str], since: str, until: str
         with connect(settings) as client:
             return dict(client.get(f"/api/usage?{query}"))
     except ServerUnreachable:
-        say_aside(f"no server runs; this is from '{settings.data_dir}'")
+        say_aside(f"No server is running; data from '{settings.data_dir}'")
         rows = read_folder(settings, columns, since, until)
         return {"usage": rows, "currency": settings.currency}
 

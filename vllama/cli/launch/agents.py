@@ -126,7 +126,7 @@ AGENTS = (
         variables=_claude_variables,
         edits=_claude_edits,
         overrides=True,
-        after="every claude uses this server now, until 'vllama launch claude --restore'",
+        after="every claude uses this server until 'vllama launch claude --restore'",
     ),
     Integration(
         name="codex",
@@ -134,7 +134,7 @@ AGENTS = (
         install="npm install -g @openai/codex",
         args=("--profile", NAME, "--model", "{model}"),
         edits=_codex_edits,
-        after=f"start it by yourself with: codex --profile {NAME}",
+        after=f"to start it yourself: codex --profile {NAME}",
     ),
     Integration(
         name="opencode",
@@ -143,7 +143,7 @@ AGENTS = (
         install="npm install -g opencode-ai",
         variables=_opencode_variables,
         edits=_opencode_edits,
-        after="choose the model there with /models",
+        after="choose the model with /models",
     ),
     Integration(  # docs.github.com, "Using your own LLM models in GitHub Copilot CLI"
         name="copilot",
@@ -259,7 +259,7 @@ YAML_AGENTS = (
         args=("--model", f"{NAME}/{{model}}"),
         environ={"OMP_SKIP_SETUP": "1"},  # its first start would ask for accounts of others
         edits=_omp_edits,
-        after="choose the model there with /model",
+        after="choose the model with /model",
     ),
     Integration(
         name="hermes",
@@ -271,7 +271,7 @@ YAML_AGENTS = (
         # without a model of its own it starts nothing but its setup, unless this variable is there
         environ={"OPENAI_BASE_URL": "{url}/v1"},
         edits=_hermes_edits,
-        after=f"start it by yourself with: hermes --provider {NAME} --model NAME",
+        after=f"to start it yourself: hermes --provider {NAME} --model NAME",
     ),
     Integration(
         name="hermes-desktop",
@@ -282,7 +282,7 @@ YAML_AGENTS = (
         args=("desktop",),
         edits=_hermes_desktop_edits,
         shares="hermes",
-        after="every hermes uses this server now, until 'vllama launch hermes-desktop --restore'",
+        after="every hermes uses this server until 'vllama launch hermes-desktop --restore'",
     ),
     Integration(
         name="dsh",
@@ -292,6 +292,6 @@ YAML_AGENTS = (
         args=("web", "--patch", "{own}/dsh/patch.yml"),
         environ={_DSH_KEY: "{key}"},
         edits=_dsh_edits,
-        after=f"only a dsh that {NAME} starts reads this",
+        after=f"only a dsh started by {NAME} uses these settings",
     ),
 )

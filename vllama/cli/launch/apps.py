@@ -50,7 +50,7 @@ def _vscode_edits(target: Target, places: Places) -> tuple[Edit, ...]:
 
     def change(groups: Any) -> Any:
         if not isinstance(groups, list | None):
-            raise ValueError("it is no list of providers")
+            raise ValueError("not a list of providers")
         known = groups or []
         at = _index(known, {"name": NAME, "vendor": _VENDOR})
         ours = known[at] if at < len(known) else {}
@@ -134,10 +134,10 @@ _CLAUDE_NAMES = ("claude", "anthropic")
 def _claude_desktop_edits(target: Target, places: Places) -> tuple[Edit, ...]:
     if not any(name in target.model.lower() for name in _CLAUDE_NAMES):
         raise ConfigError(
-            f"cannot use '{target.model}' with Claude Desktop: it only offers models with names "
-            "like those of Anthropic's",
-            hint=f"give it another name: 'vllama cp {target.model} claude-local', "
-            "then --model claude-local",
+            f"cannot use '{target.model}' with Claude Desktop: it accepts only model names "
+            "like Anthropic's",
+            hint=f"copy it to such a name: 'vllama cp {target.model} claude-local', then --model "
+            "claude-local",
         )
     support = places.home / "Library" / "Application Support"
     library = support / "Claude-3p" / "configLibrary"
@@ -176,7 +176,7 @@ APPS = (
         commands=("code",),
         install="see code.visualstudio.com/download",
         edits=_vscode_edits,
-        refuses_key="it takes keys in its own dialog only",
+        refuses_key="it accepts keys only in its own dialog",
         after=f"choose the model in the chat's model picker, under {NAME}",
     ),
     Integration(

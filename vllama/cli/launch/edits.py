@@ -72,7 +72,7 @@ def make_edit(path: Path, change: Callable[[Any], Any]) -> Edit:
         else:
             after = write(plain, wanted)
         if load(after) != wanted:  # such as a value that an anchor of YAML shares
-            raise ValueError("its layout is too unusual for a change")
+            raise ValueError("its structure is too unusual to edit")
         return after.replace("\n", "\r\n") if "\r\n" in text else after
 
     return Edit(path=path, change=change_text)

@@ -174,7 +174,7 @@ MORE_AGENTS = (
         args=("--provider", "ollama", "--model", "{model}"),
         edits=_cline_edits,
         key_variable="OLLAMA_API_KEY",
-        after="start it by yourself with: cline --provider ollama",
+        after="to start it yourself: cline --provider ollama",
     ),
     Integration(
         name="droid",
@@ -183,7 +183,7 @@ MORE_AGENTS = (
         install="npm install -g droid",
         args=("--settings", "{own}/droid/settings.json"),
         edits=_droid_edits,
-        after=f"only a droid that {NAME} starts reads this",
+        after=f"only a droid started by {NAME} uses these settings",
     ),
     Integration(
         name="pi",
@@ -191,7 +191,7 @@ MORE_AGENTS = (
         install="npm install -g @earendil-works/pi-coding-agent",
         args=("--provider", NAME, "--model", "{model}"),
         edits=_pi_edits,
-        after=f"start it by yourself with: pi --provider {NAME}",
+        after=f"to start it yourself: pi --provider {NAME}",
     ),
     Integration(  # github.com/poolsideai/pool
         name="pool",
@@ -210,7 +210,7 @@ MORE_AGENTS = (
         install="npm install -g openclaw",
         default_args=("chat",),
         edits=_openclaw_edits,
-        after="start it by yourself with: openclaw chat",
+        after="to start it yourself: openclaw chat",
     ),
     Integration(
         name="muse",
@@ -220,7 +220,7 @@ MORE_AGENTS = (
         install="see dev.meta.ai",
         environ={"XDG_CONFIG_HOME": "{own}/muse"},
         edits=_muse_edits,
-        refuses_key="it cannot be given a key for this session only",
-        after=f"only a muse that {NAME} starts reads this",
+        refuses_key="it does not support a key for only one session",
+        after=f"only a muse started by {NAME} uses these settings",
     ),
 )

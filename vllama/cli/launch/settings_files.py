@@ -73,10 +73,10 @@ def plan(edit: Edit) -> Change:
     except HasComments:
         return Change(path=path, before=before, after=before, lines=edit.change(""))
     except ValueError as error:  # a UnicodeDecodeError is one too
-        reason = "it is no UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
+        reason = "it is not UTF-8 text" if isinstance(error, UnicodeDecodeError) else error
         raise VllamaError(
             f"cannot change '{path}': {reason}",
-            hint="mend it, or move it away; nothing was changed",
+            hint="fix it, or move it away; nothing was changed",
         ) from None
     return Change(path=path, before=before, after=after)
 
@@ -145,8 +145,8 @@ class Keeper:
     def _undo(self, file: _File) -> Change:
         path, original = Path(file.path), None
         if file.copy is not None and (original := _read(self.folder / file.copy)) is None:
-            reason = f"'{self.folder / file.copy}' is gone"
-            raise VllamaError(f"cannot put back '{path}': {reason}")
+            reason = f"'{self.folder / file.copy}' does not exist"
+            raise VllamaError(f"cannot restore '{path}': {reason}")
         return Change(path=path, before=_read(path), after=original)
 
     def _record(self) -> _Record:

@@ -37,7 +37,7 @@ def find(name: str) -> Integration:
         return tool
     known = ", ".join(tool.name for tool in INTEGRATIONS)
     raise BadRequest(
-        f"cannot launch '{name}': it is not a tool that vllama knows",
+        f"cannot launch '{name}': unknown tool",
         hint=suggest(name, names, f"choose one of {known}"),
     )
 
@@ -51,7 +51,7 @@ def check_system(tool: Integration, system: str) -> None:
     """Raise ConfigError if there is no such tool for this system."""
     if not is_made_for(tool, system):
         known = " and ".join(_SYSTEMS[name] for name in tool.systems)
-        raise ConfigError(f"cannot set up {tool.title} here: it is supported on {known} only")
+        raise ConfigError(f"cannot set up {tool.title} here: only {known} is supported")
 
 
 def program(tool: Integration, places: Places) -> tuple[str, ...] | None:
@@ -87,7 +87,7 @@ def choose_target(
         except ServerUnreachable:
             if needs_server:
                 raise
-            show_warning(f"no server at {settings.url}: the model's context is not known")
+            show_warning(f"no server at {settings.url}: the model's context length is unknown")
             return Target(url=settings.url, model=model, server_key=key)
     target = Target(
         url=settings.url,
@@ -108,9 +108,9 @@ def _choose_model(client: Client) -> str:
         if "embedding" not in (model.get("capabilities") or [])
     ]
     if not models:
-        raise ConfigError("there is no model yet", hint="vllama pull NAME")
+        raise ConfigError("no model is installed yet", hint="vllama pull NAME")
     if not (is_terminal(sys.stdin) and is_terminal(sys.stderr)):
-        raise ConfigError("no model is named", hint=f"name one: --model {models[0]}")
+        raise ConfigError("no model specified", hint=f"specify one: --model {models[0]}")
     width = len(str(len(models)))
     for number, name in enumerate(models, 1):
         say_aside(f"{number:>{width + 2}}  {name}")
@@ -120,7 +120,7 @@ def _choose_model(client: Client) -> str:
             return answer
         if answer.isdecimal() and 1 <= int(answer) <= len(models):
             return models[int(answer) - 1]
-        say_aside(f"type a number from 1 to {len(models)}, or a name")
+        say_aside(f"enter a number from 1 to {len(models)}, or a name")
 
 
 def _describe_model(client: Client, model: str, *, yes: bool) -> Reply:
@@ -134,7 +134,7 @@ def _describe_model(client: Client, model: str, *, yes: bool) -> Reply:
         if not yes:
             if not is_terminal(sys.stdin):
                 raise
-            if not confirm(f"'{model}' is not here; pull it?"):
+            if not confirm(f"'{model}' is not installed; pull it?"):
                 raise typer.Abort from None
     pull_through(client, model)
     return client.post("/api/show", asked)
@@ -160,11 +160,11 @@ def _context(shown: Reply, loaded_now: Sequence[Reply], model: str) -> int | Non
 
 def _warn(target: Target, tool: Integration) -> None:
     if "embedding" in target.capabilities:
-        raise ConfigError(f"cannot use '{target.model}' with {tool.title}: it only makes vectors")
+        raise ConfigError(f"cannot use '{target.model}' with {tool.title}: an embedding model")
     if "tools" not in target.capabilities:
-        show_warning(f"'{target.model}' does not call tools; {tool.title} can only talk with it")
+        show_warning(f"'{target.model}' does not support tools; {tool.title} can only chat with it")
     if target.context and target.context < ENOUGH_CONTEXT:
         show_warning(
-            f"'{target.model}' has a context of {target.context} tokens; "
-            f"{tool.title} works well from {ENOUGH_CONTEXT} on"
+            f"'{target.model}' has a context length of {target.context} tokens; "
+            f"{tool.title} needs at least {ENOUGH_CONTEXT}"
         )

@@ -18,20 +18,20 @@ from vllama.dialects.errors import AnthropicError
 
 
 class TextBlock(Struct, tag="text"):
-    """Text of a response."""
+    """Text content."""
 
     text: str
 
 
 class ThinkingBlock(Struct, tag="thinking"):
-    """Thinking before a response; the signature is to be sent back as it is."""
+    """Thinking content. Send the signature back unchanged."""
 
     thinking: str
-    signature: Annotated[str | UnsetType, says("is sent back as it is")] = UNSET
+    signature: Annotated[str | UnsetType, says("opaque; send it back unchanged")] = UNSET
 
 
 class ToolUseBlock(Struct, tag="tool_use"):
-    """A call of a tool."""
+    """A tool call."""
 
     id: str
     name: str
@@ -42,14 +42,14 @@ Block: TypeAlias = TextBlock | ThinkingBlock | ToolUseBlock
 
 
 class MessageUsage(Struct, kw_only=True):
-    """Tokens; the prompt's are the sum of the three kinds of input."""
+    """Token counts. The prompt's tokens are the sum of the three kinds of input."""
 
     input_tokens: int
     cache_creation_input_tokens: Annotated[
-        int | UnsetType, says("tokens of the prompt that were put into the cache")
+        int | UnsetType, says("prompt tokens written to the cache")
     ] = UNSET
     cache_read_input_tokens: Annotated[
-        int | UnsetType, says("tokens of the prompt that needed no work")
+        int | UnsetType, says("prompt tokens read from the cache")
     ] = UNSET
     output_tokens: int
 
@@ -58,13 +58,13 @@ StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use", "ref
 
 
 class Message(Struct, kw_only=True):
-    """A whole response of `/v1/messages`."""
+    """A complete response of `/v1/messages`."""
 
     id: str
     type: Literal["message"]
     role: Literal["assistant"]
     model: str
-    content: Annotated[list[Block], says("text, thinking and calls")]
+    content: Annotated[list[Block], says("text, thinking and tool calls")]
     stop_reason: StopReason | UnsetType | None = UNSET
     stop_sequence: str | UnsetType | None = UNSET
     usage: MessageUsage
@@ -72,79 +72,79 @@ class Message(Struct, kw_only=True):
 
 
 class MessageStart(Struct, tag="message_start"):
-    """The first event."""
+    """The first event of a stream."""
 
-    message: Annotated[Message, says("the response, still without content")]
+    message: Annotated[Message, says("the response, without content yet")]
 
 
 class BlockStart(Struct, tag="content_block_start"):
-    """A block begins."""
+    """The start of a content block."""
 
     index: int
-    content_block: Annotated[Block, says("the block, still empty")]
+    content_block: Annotated[Block, says("the empty block")]
 
 
 class TextDelta(Struct, tag="text_delta"):
-    """More text."""
+    """A text delta."""
 
     text: str
 
 
 class ThinkingDelta(Struct, tag="thinking_delta"):
-    """More thinking."""
+    """A thinking delta."""
 
     thinking: str
 
 
 class SignatureDelta(Struct, tag="signature_delta"):
-    """The signature of the thinking before."""
+    """The signature of the preceding thinking."""
 
-    signature: Annotated[str, says("is sent back as it is")]
+    signature: Annotated[str, says("opaque; send it back unchanged")]
 
 
 class ArgumentsDelta(Struct, tag="input_json_delta"):
-    """More of a call's arguments: a piece of JSON."""
+    """A delta of a tool call's arguments."""
 
-    partial_json: Annotated[str, says("a piece of the arguments as JSON")]
+    partial_json: Annotated[str, says("a piece of the arguments' JSON")]
 
 
 class BlockDelta(Struct, tag="content_block_delta"):
-    """A block goes on."""
+    """A delta of a content block."""
 
     index: int
     delta: Annotated[
-        TextDelta | ThinkingDelta | SignatureDelta | ArgumentsDelta, says("what is added")
+        TextDelta | ThinkingDelta | SignatureDelta | ArgumentsDelta, says("the added content")
     ]
 
 
 class BlockStop(Struct, tag="content_block_stop"):
-    """A block ends."""
+    """The end of a content block."""
 
     index: int
 
 
 class EndOfMessage(Struct):
-    """Why the response ends."""
+    """The stop reason."""
 
     stop_reason: StopReason | None
     stop_sequence: str | UnsetType | None = UNSET
 
 
 class MessageDelta(Struct, tag="message_delta"):
-    """The end of the response, and what it took."""
+    """The stop reason and the token counts."""
 
-    delta: Annotated[EndOfMessage, says("why the response ends")]
+    delta: Annotated[EndOfMessage, says("stop reason")]
     usage: MessageUsage
 
 
 class MessageStop(Struct, tag="message_stop"):
-    """The last event."""
+    """The last event of a stream."""
 
 
 class InspectEvent(Struct, tag="inspect"):
-    """Results of `inspect`: vllama's own event, before the end."""
+    """Results of `inspect`: a vllama extension, sent before the end."""
 
-    inspect: Annotated[Inspected, says("what was collected inside the model")]
+    inspect: Annotated[Inspected, says("the collected activations and logits")]
 
 
 MessageEvent: TypeAlias = (
@@ -160,6 +160,6 @@ MessageEvent: TypeAlias = (
 
 
 class TokenCount(Struct):
-    """The tokens of a prompt."""
+    """The prompt's token count."""
 
     input_tokens: int

@@ -13,16 +13,16 @@ from vllama.dialects.ollama.request_types import AT_MOST, Int, Model, TextFields
 
 
 class ImageSource(Struct):
-    """A picture."""
+    """An image."""
 
-    type: Annotated[str | None, says("`base64`; no URL is fetched")] = None
-    media_type: Annotated[str | None, says("such as `image/png`")] = None
-    data: Annotated[str | None, says("the picture in base64")] = None
+    type: Annotated[str | None, says("`base64`; URLs are not fetched")] = None
+    media_type: Annotated[str | None, says("media type, such as `image/png`")] = None
+    data: Annotated[str | None, says("image data, base64-encoded")] = None
     url: str | None = None
 
 
 class ContentBlock(Struct):
-    """A part of a message."""
+    """A content block."""
 
     type: Annotated[
         str | None, says("`text`, `image`, `tool_use`, `tool_result` or `thinking`")
@@ -31,62 +31,62 @@ class ContentBlock(Struct):
     source: ImageSource | str | None = None
     id: str | None = None
     name: str | None = None
-    input: Annotated[Any, says("the arguments", type="object")] = None
-    tool_use_id: Annotated[str | None, says("the call with this result")] = None
-    content: Annotated[Any, says("the result of a tool: a text, or blocks")] = None
-    is_error: Annotated[bool | None, says("whether the tool failed")] = None
+    input: Annotated[Any, says("tool arguments", type="object")] = None
+    tool_use_id: Annotated[str | None, says("ID of the tool call with this result")] = None
+    content: Annotated[Any, says("tool result: text, or content blocks")] = None
+    is_error: Annotated[bool | None, says("true if the tool failed")] = None
     thinking: str | None = None
-    signature: Annotated[str | None, says("is sent back as it is")] = None
+    signature: Annotated[str | None, says("opaque; send it back unchanged")] = None
 
 
 class AnthropicMessage(Struct):
-    """A turn of the conversation."""
+    """A message of the conversation."""
 
     content: Annotated[
-        str | list[ContentBlock | str | None] | ContentBlock | None, says("a text, or blocks")
+        str | list[ContentBlock | str | None] | ContentBlock | None, says("text or blocks")
     ] = None
     role: Annotated[str | None, says("`user` or `assistant`")] = None
 
 
 class AnthropicTool(Struct):
-    """A tool that the model may use."""
+    """A tool that the model may call."""
 
     type: str | None = None
     name: str | None = None
-    description: Annotated[str | None, says("the purpose of the tool, for the model")] = None
-    input_schema: Annotated[
-        Any, says("a JSON schema of the arguments", type=["object", "null"])
-    ] = None
-    max_uses: Annotated[Int | None, says("ignored: tools that Anthropic runs are not run here")] = (
+    description: Annotated[str | None, says("description of the tool for the model")] = None
+    input_schema: Annotated[Any, says("JSON schema of the arguments", type=["object", "null"])] = (
         None
     )
+    max_uses: Annotated[
+        Int | None, says("ignored: tools that Anthropic runs are not available")
+    ] = None
 
 
 class AnthropicToolChoice(Struct):
-    """Choice of a tool."""
+    """Tool choice."""
 
     type: Annotated[str | None, says(enum=["auto", "any", "tool", "none"], required=True)] = None
-    name: Annotated[str | None, says("the tool that it uses")] = None
+    name: Annotated[str | None, says("name of the tool to call")] = None
     disable_parallel_tool_use: bool | None = None
 
 
 class ThinkingConfig(Struct):
-    """Switch and budget of thinking."""
+    """Thinking mode and budget."""
 
     type: Annotated[str | None, says("`enabled`, `adaptive` or `disabled`")] = None
-    budget_tokens: Annotated[Int | None, says("max tokens of thinking")] = None
+    budget_tokens: Annotated[Int | None, says("maximum thinking tokens")] = None
 
 
 class MessageMetadata(Struct):
-    """The client's description of the request."""
+    """Client metadata."""
 
     user_id: Annotated[str | None, says("ignored")] = None
 
 
 class OutputConfig(Struct):
-    """Options of the response."""
+    """Output options."""
 
-    effort: Annotated[str | None, says("how much the model thinks first")] = None
+    effort: Annotated[str | None, says("reasoning effort")] = None
 
 
 _SYSTEM = [TEXT, {"type": "array", "items": {}}]
@@ -99,18 +99,18 @@ class MessagesBody(TextFields):
     max_tokens: Annotated[int, AT_MOST, says(minimum=1, required=True)] = 0
     messages: Annotated[
         list[AnthropicMessage | None],
-        says("the conversation so far, the oldest message first", minItems=1, required=True),
+        says("the conversation so far, oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []
-    system: Annotated[Any, says("the system message: a text, or blocks", anyOf=_SYSTEM)] = None
+    system: Annotated[Any, says("system prompt: text, or content blocks", anyOf=_SYSTEM)] = None
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
     top_k: Int | None = None
-    stop_sequences: Annotated[list[str] | None, says("texts that end the response")] = None
+    stop_sequences: Annotated[list[str] | None, says("stop sequences")] = None
     tools: Annotated[
         Annotated[list[AnthropicTool | None], msgspec.Meta(max_length=MAX_TOOLS)] | None,
-        says("tools that the model may use"),
+        says("tools that the model may call"),
     ] = None
     tool_choice: AnthropicToolChoice | None = None
     thinking: ThinkingConfig | None = None

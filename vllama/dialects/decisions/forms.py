@@ -36,13 +36,13 @@ from vllama.dialects.responses.request_types import MESSAGE, InputItem
 
 
 class TextPart(Struct, tag="input_text"):
-    """A text."""
+    """Text."""
 
     text: str
 
 
 class JsonPart(Struct, tag="input_json"):
-    """A value in JSON."""
+    """A JSON value."""
 
     data: dict[str, Any] | list[Any]
 
@@ -55,14 +55,14 @@ class Possibility(Struct):
 
 
 class Level(Struct):
-    """A level of a score."""
+    """A level of a scale."""
 
     label: str
     description: str | None = None
 
 
 class Predicate(Struct, kw_only=True, tag="predicate"):
-    """The question whether something is true."""
+    """A yes-or-no question."""
 
     instructions: (
         Annotated[str, Meta(min_length=1)]
@@ -72,13 +72,13 @@ class Predicate(Struct, kw_only=True, tag="predicate"):
 
 
 class ChoiceOfOne(Predicate, kw_only=True, tag="choice"):
-    """The question which option is the right one."""
+    """A question with several options, one of which is right."""
 
     choices: Annotated[list[Possibility], Meta(min_length=2, max_length=len(LETTERS))]
 
 
 class ScoreOfLevels(Predicate, kw_only=True, tag="score"):
-    """The question how high something is."""
+    """A question answered on a scale."""
 
     levels: Annotated[list[Level], Meta(min_length=2, max_length=MAX_LEVELS)]
 
@@ -95,7 +95,7 @@ class DecisionsBody(OwnFields):
     model: Model = ""
     input: Annotated[
         Annotated[str, says(minLength=1)] | _Messages | None,
-        says("the subject of the questions", required=True),
+        says("subject of the questions", required=True),
     ] = None
     questions: Annotated[
         _Questions, says(required=True), Meta(min_length=1, max_length=MAX_QUESTIONS)
@@ -110,7 +110,7 @@ def parse_decisions(body: Mapping[str, Any]) -> Questions:
     questions = [_read_question(one) for one in convert(body["questions"], _Questions)]
     messages, passed_over = input_messages(body["input"])
     if not messages:
-        raise BadRequest(f"cannot decide on 'input': it has only {', '.join(passed_over)[:200]}")
+        raise BadRequest(f"cannot use 'input': it contains only {', '.join(passed_over)[:200]}")
     return Questions(messages=tuple(messages), questions=tuple(questions))
 
 
@@ -173,7 +173,7 @@ _Content: TypeAlias = str | dict[str, Any] | list[Any]
 
 
 class NoulQuestion(Struct, kw_only=True, tag="noul"):
-    """The question whether something is true; the criteria may describe both answers."""
+    """Asks whether a statement is true. The criteria can describe both answers."""
 
     instructions: Annotated[_Content | None, says(required=True, minLength=1)] = None
     criteria: (
@@ -186,14 +186,14 @@ class NoulQuestion(Struct, kw_only=True, tag="noul"):
 
 
 class ChoiceQuestion(Struct, kw_only=True, tag="choice"):
-    """The question which option is the right one; the criteria describe each."""
+    """Asks which option is right. The criteria describe the options."""
 
     instructions: Annotated[_Content, says(minLength=1)]
     criteria: Annotated[dict[str, str | None], Meta(min_length=2, max_length=len(LETTERS))]
 
 
 class ScoreQuestion(Struct, kw_only=True, tag="score"):
-    """The question how high something is; the criteria describe the levels from 0."""
+    """Asks for a level on a scale. The criteria describe the levels, from 0."""
 
     instructions: Annotated[_Content, says(minLength=1)]
     criteria: Annotated[list[str | None], Meta(min_length=2, max_length=MAX_LEVELS)]
@@ -206,10 +206,10 @@ class SystemOneBody(Struct):
     """`POST /v1/systemone`."""
 
     model: Model
-    state: Annotated[_Content | None, says("the subject of the questions")]
+    state: Annotated[_Content | None, says("subject of the questions")]
     questions: Annotated[
         dict[str, _SystemQuestion],
-        says("the questions by their names"),
+        says("questions by name"),
         Meta(min_length=1, max_length=MAX_QUESTIONS),
     ]
 
@@ -223,7 +223,7 @@ def parse_systemone(body: Mapping[str, Any]) -> Questions:
         raise BadRequest(f"state must be text, an object or an array, but is {name_type(state)}")
     for name in ("images", "videos"):
         if body.get(name):
-            raise BadRequest(f"cannot use '{name}': a state is text or JSON here")
+            raise BadRequest(f"cannot use '{name}': the state must be text or JSON")
     if not isinstance(questions, dict) or not 1 <= len(questions) <= MAX_QUESTIONS:
         raise BadRequest(f"questions must be an object with 1 to {MAX_QUESTIONS} questions")
     parsed = [_parse_question(name, value) for name, value in questions.items()]
@@ -250,7 +250,7 @@ def _parse_question(name: str, value: object) -> Question:
                 Option(value=x, text=text or str(x)) for x, text in enumerate(given.criteria)
             )
     if not asked:
-        raise BadRequest(f"cannot read the question '{name}': its instructions are missing")
+        raise BadRequest(f"cannot read the question '{name}': it has no instructions")
     return Question(kind=kind, name=name, instructions=asked, options=options)
 
 

@@ -135,7 +135,7 @@ def read_distribution(question: Question, tokens: Sequence[Mapping[str, Any]]) -
     if not total:
         raise BadRequest(
             f"cannot answer {_name(question)}: none of its options is among the model's "
-            f"{len(tokens)} likeliest next tokens",
+            f"{len(tokens)} most likely next tokens",
             hint="use a model that follows instructions, without thinking",
         )
     return Distribution(tuple(share / total for share in shares.values()))

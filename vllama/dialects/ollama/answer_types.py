@@ -19,7 +19,7 @@ from vllama.chat.inspect import MaybeInspected
 
 
 class CalledFunction(Struct):
-    """The function that a model calls."""
+    """A called function."""
 
     name: str
     arguments: dict[str, Any]
@@ -27,14 +27,14 @@ class CalledFunction(Struct):
 
 
 class ToolCall(Struct):
-    """A call of a tool."""
+    """A tool call."""
 
     function: CalledFunction
     id: str | UnsetType = UNSET
 
 
 class AnswerMessage(Struct):
-    """Message of the model; in a stream, its next piece."""
+    """A message of the model; in a stream, its next piece."""
 
     role: Annotated[str, says("always `assistant`")]
     content: str
@@ -43,68 +43,66 @@ class AnswerMessage(Struct):
 
 
 class TokenLogprob(Struct):
-    """A token with its log probability, and its bytes in UTF-8."""
+    """A token with its log probability and UTF-8 bytes."""
 
     token: str
     logprob: float
-    bytes: Annotated[list[int] | UnsetType | None, says("the token in UTF-8")] = UNSET
+    bytes: Annotated[list[int] | UnsetType | None, says("UTF-8 bytes of the token")] = UNSET
 
 
 class GeneratedToken(TokenLogprob):
-    """A token of the response, and the likeliest ones in its place."""
+    """A generated token and its most likely alternatives."""
 
     top_logprobs: Annotated[
-        list[TokenLogprob] | UnsetType, says("the likeliest tokens in its place")
+        list[TokenLogprob] | UnsetType, says("most likely tokens at this position")
     ] = UNSET
 
 
 class DebugInfo(Struct):
-    """Result of `_debug_render_only`."""
+    """The result of `_debug_render_only`."""
 
-    rendered_template: Annotated[str, says("the prompt as the model would read it")]
-    image_count: Annotated[int | UnsetType, says("how many images it has")] = UNSET
+    rendered_template: Annotated[str, says("rendered prompt")]
+    image_count: Annotated[int | UnsetType, says("number of images in the prompt")] = UNSET
 
 
 class Generated(Struct, kw_only=True):
-    """Fields of all objects of a response; counts and durations are in the last one only."""
+    """Fields of every response object. Only the last object has counts and durations."""
 
     model: str
     created_at: str
-    done: Annotated[bool, says("whether this is the last object")]
+    done: Annotated[bool, says("true in the last object")]
     done_reason: Annotated[
         Literal["stop", "length", "content_filter", "load", "unload"] | UnsetType,
-        says("why the response ends"),
+        says("reason for the end of the response"),
     ] = UNSET
     total_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
     load_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
-    prompt_eval_count: Annotated[int | UnsetType, says("tokens of the prompt")] = UNSET
-    prompt_eval_cached_count: Annotated[int | UnsetType, says("tokens from a cache")] = UNSET
+    prompt_eval_count: Annotated[int | UnsetType, says("prompt tokens")] = UNSET
+    prompt_eval_cached_count: Annotated[int | UnsetType, says("cached prompt tokens")] = UNSET
     prompt_eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
-    eval_count: Annotated[int | UnsetType, says("tokens of the response")] = UNSET
+    eval_count: Annotated[int | UnsetType, says("generated tokens")] = UNSET
     eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
     logprobs: Annotated[
-        list[GeneratedToken] | UnsetType, says("the log probabilities of the tokens")
+        list[GeneratedToken] | UnsetType, says("log probabilities of the tokens")
     ] = UNSET
     inspect: MaybeInspected = UNSET
-    _debug_info: Annotated[DebugInfo | UnsetType, says("what `_debug_render_only` asks for")] = (
-        UNSET
-    )
+    _debug_info: Annotated[DebugInfo | UnsetType, says("result of `_debug_render_only`")] = UNSET
 
 
 class ChatAnswer(Generated, kw_only=True):
-    """A response of `/api/chat`, or a line of it."""
+    """A response of `/api/chat`, or one line of it."""
 
-    message: Annotated[AnswerMessage, says("what the model says")]
+    message: Annotated[AnswerMessage, says("the model's message")]
 
 
 class GenerateAnswer(Generated, kw_only=True):
-    """A response of `/api/generate`, or a line of it."""
+    """A response of `/api/generate`, or one line of it."""
 
-    response: Annotated[str, says("the text")]
+    response: Annotated[str, says("generated text")]
     thinking: str | UnsetType = UNSET
     tool_calls: list[ToolCall] | UnsetType = UNSET
     context: Annotated[
-        list[int] | UnsetType, says("the tokens so far, with which a later request goes on")
+        list[int] | UnsetType, says("token IDs of the conversation; send them to continue it")
     ] = UNSET
 
 
@@ -113,196 +111,194 @@ Vector = Annotated[Raw, Meta(extra_json_schema=NUMBERS)]
 
 
 class EmbedAnswer(Struct, omit_defaults=True):
-    """One vector of length 1 for each input."""
+    """One unit-length embedding per input."""
 
     model: str
-    embeddings: Annotated[Sequence[Vector], says("a vector for each input")]
+    embeddings: Annotated[Sequence[Vector], says("one embedding per input")]
     total_duration: Annotated[int, says("in nanoseconds")] = 0
     load_duration: Annotated[int, says("in nanoseconds")] = 0
-    prompt_eval_count: Annotated[int, says("tokens of the prompt")] = 0
+    prompt_eval_count: Annotated[int, says("prompt tokens")] = 0
 
 
 class LegacyEmbedAnswer(Struct):
-    """The vector of a prompt, as the model made it."""
+    """The embedding of a prompt, as returned by the model."""
 
-    embedding: Annotated[Vector, says("the vector")]
+    embedding: Annotated[Vector, says("the embedding")]
 
 
 class ModelDetails(Struct, omit_defaults=True):
     """Format, family, size and quantization of a model."""
 
-    parent_model: Annotated[str, says("the model that it was made of")]
-    format: Annotated[str, says("the format of its files")]
-    family: Annotated[str, says("its architecture")]
-    families: Annotated[list[str] | None, says("its architectures, with those of its projector")]
-    parameter_size: Annotated[str, says("how many parameters it has, such as `8.2B`")]
-    quantization_level: Annotated[str, says("the quantization, such as `Q4_K_M`")]
-    context_length: Annotated[int, says("the longest context in tokens")] = 0
-    embedding_length: Annotated[int, says("how many numbers a vector has")] = 0
+    parent_model: Annotated[str, says("parent model")]
+    format: Annotated[str, says("file format")]
+    family: Annotated[str, says("architecture")]
+    families: Annotated[list[str] | None, says("architectures of the model and its projector")]
+    parameter_size: Annotated[str, says("parameter count, such as `8.2B`")]
+    quantization_level: Annotated[str, says("quantization, such as `Q4_K_M`")]
+    context_length: Annotated[int, says("maximum context length, in tokens")] = 0
+    embedding_length: Annotated[int, says("number of embedding dimensions")] = 0
 
 
 class LocalModel(Struct, omit_defaults=True):
-    """A model on this machine."""
+    """An installed model."""
 
     name: str
     model: str
-    modified_at: Annotated[str, says("when the model last changed")]
-    size: Annotated[int, says("in bytes")]
+    modified_at: Annotated[str, says("modification time")]
+    size: Annotated[int, says("size in bytes")]
     digest: str
     details: ModelDetails
-    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
-    store: Annotated[str | UnsetType, says("where it was found")] = UNSET
-    problem: Annotated[str, says("why its files cannot be read, if they are damaged")] = ""
+    capabilities: Annotated[list[str] | UnsetType, says("for example `tools` and `vision`")] = UNSET
+    store: Annotated[str | UnsetType, says("store with the model")] = UNSET
+    problem: Annotated[str, says("reason why the files cannot be read; else empty")] = ""
 
 
 class Tags(Struct):
-    """The models of this machine, the newest first."""
+    """The installed models, newest first."""
 
-    models: Annotated[list[LocalModel], says("the models")]
+    models: Annotated[list[LocalModel], says("installed models")]
 
 
 class LoadProgress(Struct, frozen=True):
     """Progress of a load."""
 
-    started_at: Annotated[str, says("when its engine was started")]
-    completed: Annotated[int, says("the bytes of its files read so far; 0 if nothing tells them")]
-    total: Annotated[int, says("all bytes of its files")]
+    started_at: Annotated[str, says("start time of the engine")]
+    completed: Annotated[int, says("bytes of the model files read so far; 0 if unknown")]
+    total: Annotated[int, says("total size of the model files, in bytes")]
 
 
 class KeptConversations(Struct, kw_only=True):
-    """A model's conversations that are kept on disk."""
+    """A model's conversations stored on disk."""
 
-    count: Annotated[int, says("how many they are")]
-    size: Annotated[int, says("in bytes")]
-    hits: Annotated[int, says("how often one was restored")]
+    count: Annotated[int, says("number of conversations")]
+    size: Annotated[int, says("size in bytes")]
+    hits: Annotated[int, says("number of restored conversations")]
 
 
 class LoadedModel(Struct, kw_only=True, omit_defaults=True):
-    """A model that is loaded, or on its way. The fields after `context_length` are vllama's own."""
+    """A loaded or loading model. The fields after `context_length` are vllama extensions."""
 
     name: str
     model: str
-    size: Annotated[int, says("in bytes")]
+    size: Annotated[int, says("size in bytes")]
     digest: str
     details: ModelDetails
-    expires_at: Annotated[str, says("when the model is unloaded")]
-    size_vram: Annotated[int, says("the bytes of it that lie on GPUs")]
+    expires_at: Annotated[str, says("unload time")]
+    size_vram: Annotated[int, says("bytes in GPU memory")]
     context_length: int
-    state: Annotated[str | UnsetType, says("as `vllama ps` shows it")] = UNSET
+    state: Annotated[str | UnsetType, says("state, as shown by `vllama ps`")] = UNSET
     engine: str | UnsetType = UNSET
-    engine_version: Annotated[str | UnsetType | None, says("the engine's version")] = UNSET
-    requests: Annotated[int | UnsetType, says("requests that are running")] = UNSET
-    slots: Annotated[int | UnsetType, says("max requests that run at once")] = UNSET
-    queued: Annotated[int | UnsetType, says("requests that are waiting")] = UNSET
-    replicas: Annotated[int | UnsetType, says("how many engines share its requests")] = UNSET
-    restarts: Annotated[int | UnsetType, says("how often its engine was restarted")] = UNSET
-    pid: Annotated[int | UnsetType | None, says("the engine's process")] = UNSET
-    node: Annotated[str | UnsetType, says("the node of a cluster that has it loaded")] = UNSET
+    engine_version: Annotated[str | UnsetType | None, says("engine version")] = UNSET
+    requests: Annotated[int | UnsetType, says("running requests")] = UNSET
+    slots: Annotated[int | UnsetType, says("maximum parallel requests")] = UNSET
+    queued: Annotated[int | UnsetType, says("queued requests")] = UNSET
+    replicas: Annotated[int | UnsetType, says("number of engines that share the requests")] = UNSET
+    restarts: Annotated[int | UnsetType, says("number of engine restarts")] = UNSET
+    pid: Annotated[int | UnsetType | None, says("process ID of the engine")] = UNSET
+    node: Annotated[str | UnsetType, says("cluster node with the model")] = UNSET
     node_reason: Annotated[
-        str | UnsetType, says("why the last request of this server went to that node")
+        str | UnsetType, says("reason for choosing this node for the last request")
     ] = UNSET
     conversations: Annotated[
-        KeptConversations | UnsetType, says("its conversations on disk, where they are kept")
+        KeptConversations | UnsetType, says("conversations stored on disk")
     ] = UNSET
-    other_names: Annotated[list[str], says("models of the same files, with the same engine")] = []
-    ending: Annotated[int, says("requests that the engine before this one still serves")] = 0
-    cause: Annotated[str, says("why it waits, is down or has failed")] = ""
-    placement: Annotated[str, says("where the engine says that it lies")] = ""
-    load: Annotated[LoadProgress | None, says("how far it is, while its engine starts")] = None
+    other_names: Annotated[list[str], says("other models with the same files and engine")] = []
+    ending: Annotated[int, says("requests that the previous engine is still serving")] = 0
+    cause: Annotated[str, says("reason for the wait or the failure")] = ""
+    placement: Annotated[str, says("placement reported by the engine")] = ""
+    load: Annotated[LoadProgress | None, says("load progress, while the engine starts")] = None
 
 
 class FailedModel(Struct):
-    """A model that could not be loaded, why, and in how many seconds it is tried again."""
+    """A model that failed to load, with the reason and the time until the next attempt."""
 
     name: str
     state: Annotated[Literal["failed"], says("always `failed`")]
-    cause: Annotated[str, says("why it waits, is down or has failed")]
+    cause: Annotated[str, says("reason for the failure")]
     hint: str | None
-    since: Annotated[str, says("when it failed")]
-    retry_after: Annotated[float, says("in how many seconds it is tried again")]
+    since: Annotated[str, says("time of the failure")]
+    retry_after: Annotated[float, says("seconds until the next attempt")]
 
 
 class LoadedModels(Struct, omit_defaults=True):
-    """The loaded models, the one that is unloaded last first."""
+    """The loaded models, latest unload time first."""
 
-    models: Annotated[list[LoadedModel], says("the loaded models")]
-    failed: Annotated[list[FailedModel], says("the models that could not be loaded")] = []
+    models: Annotated[list[LoadedModel], says("loaded models")]
+    failed: Annotated[list[FailedModel], says("models that failed to load")] = []
 
 
 class Tensor(Struct):
-    """A tensor of a model's file."""
+    """A tensor of a model file."""
 
-    name: Annotated[str, says("the tensor's name")]
-    type: Annotated[str, says("the type of its numbers")]
-    shape: Annotated[list[int], says("its dimensions")]
+    name: Annotated[str, says("tensor name")]
+    type: Annotated[str, says("data type")]
+    shape: Annotated[list[int], says("tensor dimensions")]
 
 
 class ShownModel(Struct, kw_only=True):
-    """All that is known of a model; what is empty is left out."""
+    """The details of a model. Empty fields are omitted."""
 
-    license: Annotated[str | UnsetType, says("the license")] = UNSET
-    modelfile: Annotated[str | UnsetType, says("the Modelfile")] = UNSET
-    parameters: Annotated[str | UnsetType, says("default options, one a line")] = UNSET
-    template: Annotated[str | UnsetType, says("the template of its prompts")] = UNSET
-    system: Annotated[str | UnsetType, says("its system message")] = UNSET
-    renderer: Annotated[str | UnsetType, says("Ollama's renderer for its prompts")] = UNSET
-    parser: Annotated[str | UnsetType, says("Ollama's parser for its responses")] = UNSET
+    license: Annotated[str | UnsetType, says("license text")] = UNSET
+    modelfile: Annotated[str | UnsetType, says("Modelfile of the model")] = UNSET
+    parameters: Annotated[str | UnsetType, says("default options, one per line")] = UNSET
+    template: Annotated[str | UnsetType, says("prompt template")] = UNSET
+    system: Annotated[str | UnsetType, says("system message")] = UNSET
+    renderer: Annotated[str | UnsetType, says("Ollama's renderer for prompts")] = UNSET
+    parser: Annotated[str | UnsetType, says("Ollama's parser for responses")] = UNSET
     details: ModelDetails
     messages: Annotated[
-        list[dict[str, Any]] | UnsetType, says("messages that every chat begins with")
+        list[dict[str, Any]] | UnsetType, says("initial messages of every chat")
     ] = UNSET
-    model_info: Annotated[dict[str, Any], says("the metadata of its file")]
-    projector_info: Annotated[dict[str, Any] | UnsetType, says("the metadata of its projector")] = (
-        UNSET
-    )
-    tensors: Annotated[list[Tensor] | UnsetType, says("the tensors of its file")] = UNSET
-    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
-    modified_at: Annotated[str, says("when the model last changed")]
-    requires: Annotated[str | UnsetType, says("the version of Ollama that is needed")] = UNSET
-    vllama: Annotated[dict[str, Any] | UnsetType, says("what vllama adds, such as the plan")] = (
+    model_info: Annotated[dict[str, Any], says("metadata of the model file")]
+    projector_info: Annotated[dict[str, Any] | UnsetType, says("metadata of the projector")] = UNSET
+    tensors: Annotated[list[Tensor] | UnsetType, says("tensors of the model file")] = UNSET
+    capabilities: Annotated[list[str] | UnsetType, says("for example `tools` and `vision`")] = UNSET
+    modified_at: Annotated[str, says("modification time")]
+    requires: Annotated[str | UnsetType, says("required Ollama version")] = UNSET
+    vllama: Annotated[dict[str, Any] | UnsetType, says("vllama extensions, such as the plan")] = (
         UNSET
     )
 
 
 class Progress(Struct, omit_defaults=True):
-    """A step of a download, or of the making of a model. The last one is `success`."""
+    """Progress of a download or of model creation. The last status is `success`."""
 
-    status: Annotated[str, says("the step; `success` is the last")]
+    status: Annotated[str, says("current step; `success` at the end")]
     digest: str = ""
-    total: Annotated[int | UnsetType, says("all bytes")] = UNSET
-    completed: Annotated[int, says("bytes so far")] = 0
+    total: Annotated[int | UnsetType, says("total bytes")] = UNSET
+    completed: Annotated[int, says("bytes processed so far")] = 0
 
 
 class Success(Struct):
-    """Everything that is sent without a stream."""
+    """The result without streaming."""
 
     status: Annotated[Literal["success"], says("always `success`")]
 
 
 class Cloud(Struct):
-    """The cloud of ollama.com, which vllama does not use."""
+    """The cloud features of ollama.com, which vllama does not support."""
 
-    disabled: Annotated[bool, says("whether it is off")]
-    source: Annotated[str, says("what turned it off")]
+    disabled: Annotated[bool, says("true if cloud features are off")]
+    source: Annotated[str, says("reason why they are off")]
 
 
 class CloudStatus(Struct):
-    """Use of ollama.com."""
+    """Status of the cloud features."""
 
-    cloud: Annotated[Cloud, says("the cloud")]
+    cloud: Annotated[Cloud, says("cloud features")]
 
 
 class RecommendedModel(Struct, frozen=True, kw_only=True):
-    """A model that suits the machine."""
+    """A model recommended for this machine."""
 
     model: str
-    description: Annotated[str, says("what it is good for, and where it would run")]
+    description: Annotated[str, says("purpose of the model, and where it would run")]
     context_length: int
     max_output_tokens: int
-    vram_bytes: Annotated[int, says("its part of the GPUs' memory")]
+    vram_bytes: Annotated[int, says("required GPU memory, in bytes")]
 
 
 class Recommendations(Struct):
-    """The models that are recommended."""
+    """The recommended models."""
 
-    recommendations: Annotated[list[RecommendedModel], says("the models, the largest first")]
+    recommendations: Annotated[list[RecommendedModel], says("recommended models, largest first")]

@@ -165,8 +165,8 @@ def decode_embeddings(body: bytes, traits: Traits) -> tuple[list[Vector], int]:
         rows = sorted(zip(places, answer.data, strict=True), key=itemgetter(0))
         vectors = [_vector(bytes(item.embedding), traits) for _, item in rows]
     except (ValueError, RecursionError) as error:
-        raise UpstreamError("the engine's embeddings could not be read") from error
-    return vectors, read_usage(answer.usage, "the usage of vectors").get("prompt_tokens") or 0
+        raise UpstreamError("cannot read the embeddings of the engine") from error
+    return vectors, read_usage(answer.usage, "token usage of embeddings").get("prompt_tokens") or 0
 
 
 def pool(per_token_vectors: Iterable[Sequence[float]]) -> Vector:
@@ -175,7 +175,7 @@ def pool(per_token_vectors: Iterable[Sequence[float]]) -> Vector:
     count = 0
     for vector in per_token_vectors:
         if count and len(vector) != len(sums):
-            raise ValueError("vectors of different lengths")
+            raise ValueError("embeddings differ in length")
         sums = [*map(add, sums, vector)] if count else vector
         count += 1
     return normalize([total / count for total in sums])
@@ -216,7 +216,7 @@ def write_float64s(vector: Sequence[float]) -> str:
 def _single(vector: Sequence[float]) -> list[float]:
     numbers = array("f", vector).tolist()
     if not math.isfinite(sum(numbers)):
-        raise UpstreamError("the engine made a vector with a number that is not finite")
+        raise UpstreamError("the engine returned an embedding with a NaN or infinite value")
     return numbers
 
 

@@ -55,7 +55,7 @@ class Duration(float):
 
 
 class Images(list[str | None]):
-    """Pictures or sounds in base64, which may have line breaks."""
+    """Images or audio, base64-encoded; line breaks are allowed."""
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -70,11 +70,11 @@ class Images(list[str | None]):
 
 
 _IMAGE: Schema = {"type": ["string", "null"], "contentEncoding": "base64", "pattern": BASE64}
-IMAGES = says("pictures or sounds in base64", type="array", items=_IMAGE)
+IMAGES = says("images or audio, base64-encoded", type="array", items=_IMAGE)
 
 
 class Options(dict[str, Any]):
-    """Parameters of a model."""
+    """Model options."""
 
     @classmethod
     def read(cls, value: object) -> Self:
@@ -87,7 +87,7 @@ class Options(dict[str, Any]):
 
 
 class ToolProperty(msgspec.Struct):
-    """A parameter of a function, as a JSON schema."""
+    """A function parameter, as a JSON schema."""
 
     type: str | list[str | None] | None = None
     items: Any = None
@@ -99,7 +99,7 @@ class ToolProperty(msgspec.Struct):
 
 
 class ToolParameters(msgspec.Struct):
-    """The arguments of a function, as a JSON schema."""
+    """A function's parameters, as a JSON schema."""
 
     type: str | None = None
     items: Any = None
@@ -109,15 +109,15 @@ class ToolParameters(msgspec.Struct):
 
 
 class ToolFunction(msgspec.Struct):
-    """A function that the model may call."""
+    """A function that the model can call."""
 
     name: str | None = None
-    description: Annotated[str | None, says("the purpose of the function, for the model")] = None
+    description: Annotated[str | None, says("description of the function for the model")] = None
     parameters: ToolParameters | None = None
 
 
 class Tool(msgspec.Struct):
-    """A tool that the model may use."""
+    """A tool that the model can call."""
 
     type: str | None = None
     items: Any = None
@@ -141,7 +141,7 @@ class Tools(list[dict[str, Any] | None]):
 
 
 class OllamaCalledFunction(Body):
-    """The call of a function."""
+    """A called function."""
 
     index: Int | None = None
     name: str = ""
@@ -149,51 +149,51 @@ class OllamaCalledFunction(Body):
 
 
 class OllamaCall(Body):
-    """A call that the model made."""
+    """A tool call of the model."""
 
     id: str = ""
     function: OllamaCalledFunction = msgspec.field(default_factory=OllamaCalledFunction)
 
 
 class OllamaMessage(Body):
-    """A turn of a conversation."""
+    """A message of the conversation."""
 
     role: Annotated[str, says("`system`, `user`, `assistant` or `tool`")] = ""
     content: str = ""
     thinking: str = ""
     images: Annotated[Images, IMAGES] | None = None
     tool_calls: list[OllamaCall | None] = []
-    tool_name: Annotated[str, says("the function with this result")] = ""
-    tool_call_id: Annotated[str, says("the call with this result")] = ""
+    tool_name: Annotated[str, says("name of the function with this result")] = ""
+    tool_call_id: Annotated[str, says("ID of the tool call with this result")] = ""
 
 
 Messages: TypeAlias = Annotated[
     list[OllamaMessage | None],
-    says("the conversation so far, the oldest message first"),
+    says("the conversation so far, oldest message first"),
     msgspec.Meta(max_length=MAX_MESSAGES),
 ]
 TOOLS = says(
-    "functions that the model may call",
+    "tools that the model can call",
     type="array",
     items={"anyOf": [{"$ref": "#/components/schemas/Tool"}, {"type": "null"}]},
 )
-OPTIONS = says("parameters of the model", type="object", properties=OPTION_SCHEMAS)
+OPTIONS = says("model options", type="object", properties=OPTION_SCHEMAS)
 KEEP_ALIVE = says(
-    "how long the model stays loaded: `10m`, seconds, `-1` forever, `0` not at all",
+    "time to keep the model loaded: `10m`, seconds, `-1` (forever), `0` (unload at once)",
     anyOf=[{"type": "number"}, {"type": "string", "pattern": DURATION}],
 )
 Think: TypeAlias = Annotated[
     bool | Annotated[str, says(enum=[*THINK_LEVELS])] | None,
-    says("whether the model thinks first, or how much"),
+    says("thinking on or off, or its level"),
 ]
-TRUNCATE = says("false: a prompt longer than the context is refused, not cut")
-SHIFT = says("false: the response ends when the context is full")
+TRUNCATE = says("false: reject prompts longer than the context instead of truncating them")
+SHIFT = says("false: end the response when the context is full")
 INSPECT = says(
-    "what to collect inside the model, and how to steer it",
+    "activations to collect, and steering vectors",
     **{"$ref": "#/components/schemas/Inspect"},
 )
-RENDER_ONLY = says("respond with the rendered prompt")
-TOP_LOGPROBS = says("alternatives to each token", **make_integer(0, MAX_LOGPROBS))
+RENDER_ONLY = says("return the rendered prompt instead of a response")
+TOP_LOGPROBS = says("number of alternatives per token", **make_integer(0, MAX_LOGPROBS))
 _FORMAT: Schema = {"anyOf": [{"type": "object"}, make_word("json", "")]}
 _TEXTS: Schema = {"anyOf": [TEXT, {"type": "array", "items": TEXT}]}
 
@@ -202,7 +202,7 @@ class OwnFields(Body, kw_only=True):
     """Ollama's fields in requests of the other APIs; `kw_only` has them listed last."""
 
     options: Annotated[Options, OPTIONS] | None = None
-    num_ctx: Annotated[float | None, says("the context length in tokens")] = None
+    num_ctx: Annotated[float | None, says("context length, in tokens")] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
     think: Think = None
     truncate: Annotated[bool | None, TRUNCATE] = None
@@ -216,11 +216,11 @@ class TextFields(OwnFields, kw_only=True):
 
 
 class InferenceBody(Body):
-    """Fields that chats and prompts share."""
+    """Fields of both chat and generate requests."""
 
     model: Model = ""
-    stream: Annotated[bool, says("false: one object at the end")] = True
-    format: Annotated[Any, says("`json`, or a JSON schema of the response", **_FORMAT)] = None
+    stream: Annotated[bool, says("false: return one object instead of a stream")] = True
+    format: Annotated[Any, says("`json`, or a JSON schema for the response", **_FORMAT)] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
     think: Think = None
@@ -229,7 +229,7 @@ class InferenceBody(Body):
     debug_render_only: Annotated[bool, RENDER_ONLY] = msgspec.field(
         name="_debug_render_only", default=False
     )
-    logprobs: Annotated[bool, says("whether log probabilities of tokens are returned")] = False
+    logprobs: Annotated[bool, says("true: return log probabilities")] = False
     top_logprobs: Annotated[int, TOP_LOGPROBS] = 0
     inspect: Annotated[Any, INSPECT] = None
 
@@ -245,13 +245,13 @@ class GenerateBody(InferenceBody):
     """`POST /api/generate`."""
 
     prompt: str = ""
-    suffix: Annotated[str, says("the text after the response, which is inserted before it")] = ""
-    system: Annotated[str, says("the system message, in place of the model's own")] = ""
-    template: Annotated[str, says("the prompt template, in place of the model's own")] = ""
+    suffix: Annotated[str, says("text after the gap, for fill-in-the-middle")] = ""
+    system: Annotated[str, says("system message, in place of the model's own")] = ""
+    template: Annotated[str, says("prompt template, in place of the model's own")] = ""
     context: Annotated[
-        list[Int | None], says("`context` of an earlier response, to continue from")
+        list[Int | None], says("`context` of an earlier response, to continue it")
     ] = []
-    raw: Annotated[bool, says("send the prompt without a template")] = False
+    raw: Annotated[bool, says("true: send the prompt without a template")] = False
     images: Annotated[Images, IMAGES] | None = None
 
 
@@ -259,10 +259,10 @@ class EmbedBody(Body):
     """`POST /api/embed`."""
 
     model: Model = ""
-    input: Annotated[Any, says("a text, or several", **_TEXTS)] = None
+    input: Annotated[Any, says("text, or several texts", **_TEXTS)] = None
     keep_alive: Annotated[Duration, KEEP_ALIVE] | None = None
     truncate: Annotated[bool | None, TRUNCATE] = None
-    dimensions: Annotated[Int, says("how many numbers of each vector are kept")] = 0
+    dimensions: Annotated[Int, says("number of embedding dimensions to return")] = 0
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 
 
@@ -283,7 +283,7 @@ SHA256 = "^sha256[:-][0-9a-fA-F]{64}$"
 Uploads: TypeAlias = Annotated[
     dict[str, Annotated[str, says(pattern=SHA256)] | None],
     says(
-        "files that were uploaded to `/api/blobs`: their digests by their names",
+        "digests of uploaded files (`/api/blobs`), by file name",
         propertyNames={"pattern": f"^{_PART}(/{_PART})*$"},
     ),
 ]
@@ -293,7 +293,7 @@ class NamedBody(Body):
     """A body that names a model."""
 
     model: Model = ""
-    name: Annotated[str, says("the older word for `model`")] = ""
+    name: Annotated[str, says("deprecated alias for `model`")] = ""
 
 
 class CreateBody(NamedBody):
@@ -301,35 +301,35 @@ class CreateBody(NamedBody):
 
     model: NewModel = ""
     stream: bool = True
-    quantize: Annotated[str, says("the quantization to convert to, such as `q4_K_M`")] = ""
-    quantization: Annotated[str, says("the older word for `quantize`")] = ""
-    draft_quantize: Annotated[str, says("the quantization of the draft model")] = ""
-    source: Annotated[str, says("the base model, unless there are `files`", format="model")] = (
+    quantize: Annotated[str, says("quantization to convert to, such as `q4_K_M`")] = ""
+    quantization: Annotated[str, says("deprecated alias for `quantize`")] = ""
+    draft_quantize: Annotated[str, says("quantization of the draft model")] = ""
+    source: Annotated[str, says("base model; required without `files`", format="model")] = (
         msgspec.field(name="from", default="")
     )
-    remote_host: Annotated[str, says("refused: models on other servers are settings")] = ""
+    remote_host: Annotated[str, says("not supported; configure remote models as upstreams")] = ""
     files: Uploads | None = None
     draft_files: Uploads = {}
     adapters: Uploads = {}
     template: str = ""
-    license: Annotated[str | list[str | None] | None, says("a text, or several")] = None
+    license: Annotated[str | list[str | None] | None, says("license text, or several texts")] = None
     system: str = ""
     parameters: Annotated[dict[str, Any], OPTIONS] = {}
     messages: Messages = []
-    renderer: Annotated[str, says("Ollama's renderer for prompts of the model")] = ""
-    parser: Annotated[str, says("Ollama's parser for responses of the model")] = ""
-    requires: Annotated[str, says("the version of Ollama that is needed")] = ""
+    renderer: Annotated[str, says("Ollama's renderer for prompts")] = ""
+    parser: Annotated[str, says("Ollama's parser for responses")] = ""
+    requires: Annotated[str, says("required Ollama version")] = ""
     info: Annotated[dict[str, Any], says("metadata for the model file")] = {}
 
 
 class ShowBody(NamedBody):
-    """`POST /api/show`; `plan` is our own."""
+    """`POST /api/show`; `plan` is a vllama extension."""
 
     system: str = ""
     template: str = ""
-    verbose: Annotated[bool, says("with the long arrays of the model file")] = False
+    verbose: Annotated[bool, says("true: include the long arrays of the model file")] = False
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
-    plan: Annotated[bool, says("with the plan that the model is loaded by")] = False
+    plan: Annotated[bool, says("true: include the plan")] = False
 
 
 class CopyBody(Body):
@@ -340,25 +340,25 @@ class CopyBody(Body):
 
 
 class DeleteBody(NamedBody):
-    """`DELETE /api/delete`; `force` is our own."""
+    """`DELETE /api/delete`; `force` is a vllama extension."""
 
-    force: Annotated[bool, says("also delete files that other programs share")] = False
+    force: Annotated[bool, says("also delete files shared with other programs")] = False
 
 
 class PushBody(NamedBody):
     """`POST /api/push`."""
 
-    insecure: Annotated[bool, says("allow plain HTTP to a registry")] = False
+    insecure: Annotated[bool, says("allow plain HTTP")] = False
     username: Annotated[str, says("ignored")] = ""
     password: Annotated[str, says("ignored")] = ""
     stream: bool = True
 
 
 class PullBody(PushBody):
-    """`POST /api/pull`; `background` is our own."""
+    """`POST /api/pull`; `background` is a vllama extension."""
 
     model: PulledModel = ""
-    background: Annotated[bool, says("go on without a client")] = False
+    background: Annotated[bool, says("continue after the client disconnects")] = False
 
 
 # -- routes that Ollama does not have, or not in this form -------------------------------------
@@ -373,14 +373,14 @@ class PlanBody(NamedBody):
     engine: str = ""
     context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
     gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
-    strict: Annotated[bool, says("false: other plans are tried too")] | None = None
+    strict: Annotated[bool, says("false: try other plans too")] | None = None
 
 
 Token: TypeAlias = Annotated[int, says(**make_integer(0))]
 
 
 class TokenizeBody(NamedBody):
-    """`POST /api/tokenize`; a text has one of three names."""
+    """`POST /api/tokenize`; the text has three accepted names."""
 
     text: Annotated[str | None, says(required=True)] = None
     content: str | None = None

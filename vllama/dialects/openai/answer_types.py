@@ -18,32 +18,32 @@ from vllama.chat.inspect import MaybeInspected
 from vllama.dialects.ollama.answer_types import NUMBERS
 
 Reason = Literal["stop", "length", "tool_calls", "content_filter", "load"]
-Logprobs = Annotated[dict[str, Any] | UnsetType | None, says("the log probabilities of its tokens")]
+Logprobs = Annotated[dict[str, Any] | UnsetType | None, says("log probabilities of the tokens")]
 
 
 class Usage(Struct):
-    """Tokens of the prompt and of the response."""
+    """Token counts of the prompt and the response."""
 
     prompt_tokens: int
     total_tokens: int
-    completion_tokens: Annotated[int | UnsetType, says("the tokens of the response")] = UNSET
+    completion_tokens: Annotated[int | UnsetType, says("number of generated tokens")] = UNSET
     prompt_tokens_details: Annotated[
-        dict[str, Any] | UnsetType | None, says("how many tokens of the prompt needed no work")
+        dict[str, Any] | UnsetType | None, says("prompt tokens read from the cache")
     ] = UNSET
     completion_tokens_details: Annotated[
-        dict[str, Any] | UnsetType | None, says("how many tokens were thinking")
+        dict[str, Any] | UnsetType | None, says("number of reasoning tokens")
     ] = UNSET
 
 
 class ChatFunction(Struct):
-    """A called function; its arguments are JSON in a text, of which a chunk has a piece."""
+    """A called function. Its arguments are a JSON string; a chunk has a piece of it."""
 
     name: str | UnsetType | None = UNSET
     arguments: str | UnsetType | None = UNSET
 
 
 class ChatToolCall(Struct):
-    """A call of a tool; the later chunks of a stream have only its index and more arguments."""
+    """A tool call. Later chunks of a stream have only its index and more of its arguments."""
 
     function: ChatFunction | UnsetType = UNSET
     custom: Annotated[dict[str, str] | UnsetType, says("name and input of a custom tool")] = UNSET
@@ -53,167 +53,167 @@ class ChatToolCall(Struct):
 
 
 class ChatMessage(Struct):
-    """Message of the model."""
+    """A message of the model."""
 
     role: str
     content: str | None
-    reasoning: Annotated[str | UnsetType, says("the thinking before the response")] = UNSET
-    refusal: Annotated[str | UnsetType, says("why the model refuses")] = UNSET
+    reasoning: Annotated[str | UnsetType, says("reasoning before the response")] = UNSET
+    refusal: Annotated[str | UnsetType, says("refusal message")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType = UNSET
 
 
 class ChatChoice(Struct):
-    """One of several responses."""
+    """A completion choice."""
 
     index: int
-    message: Annotated[ChatMessage, says("the response")]
+    message: Annotated[ChatMessage, says("generated message")]
     finish_reason: Reason | None
     logprobs: Logprobs = UNSET
 
 
 class ChatCompletion(Struct):
-    """A whole response of `/v1/chat/completions`."""
+    """A complete response of `/v1/chat/completions`."""
 
     id: str
     object: Literal["chat.completion"]
-    created: Annotated[int, says("in Unix seconds")]
+    created: Annotated[int, says("creation time, in Unix seconds")]
     model: str
-    choices: Annotated[list[ChatChoice], says("the responses")]
+    choices: Annotated[list[ChatChoice], says("completion choices")]
     usage: Usage
-    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
 class ChatDelta(Struct):
-    """Addition of a chunk to a response."""
+    """The delta of a chunk."""
 
     role: str | UnsetType | None = UNSET
-    content: Annotated[str | UnsetType | None, says("more text")] = UNSET
-    reasoning: Annotated[str | UnsetType | None, says("more thinking")] = UNSET
-    refusal: Annotated[str | UnsetType | None, says("more of a refusal")] = UNSET
+    content: Annotated[str | UnsetType | None, says("text delta")] = UNSET
+    reasoning: Annotated[str | UnsetType | None, says("reasoning delta")] = UNSET
+    refusal: Annotated[str | UnsetType | None, says("refusal delta")] = UNSET
     tool_calls: list[ChatToolCall] | UnsetType | None = UNSET
 
 
 class ChatChunkChoice(Struct):
-    """One of several responses, which a chunk adds to."""
+    """A choice of a streamed chunk."""
 
     index: int
-    delta: Annotated[ChatDelta, says("what is added")]
+    delta: Annotated[ChatDelta, says("the delta")]
     finish_reason: Reason | UnsetType | None = UNSET
     logprobs: Logprobs = UNSET
 
 
 class ChatChunk(Struct):
-    """A piece of a streamed response; the last may have the usage, and no choices."""
+    """A streamed chunk. The last chunk may have the usage and no choices."""
 
     id: str
     object: Literal["chat.completion.chunk"]
-    created: Annotated[int, says("in Unix seconds")]
+    created: Annotated[int, says("creation time, in Unix seconds")]
     model: str
-    choices: Annotated[list[ChatChunkChoice], says("the responses that it adds to")]
+    choices: Annotated[list[ChatChunkChoice], says("choices with their deltas")]
     usage: Usage | UnsetType | None = UNSET
-    timings: Annotated[dict[str, Any] | UnsetType, says("llama-server's own measurements")] = UNSET
-    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
+    timings: Annotated[dict[str, Any] | UnsetType, says("timings reported by llama-server")] = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
 class TextChoice(Struct):
-    """One of several completions, or a piece of one."""
+    """A completion choice, or a streamed chunk of it."""
 
-    text: Annotated[str, says("the text")]
+    text: Annotated[str, says("generated text")]
     index: int
     finish_reason: Reason | None
     logprobs: Logprobs = UNSET
 
 
 class TextCompletion(Struct):
-    """A whole response of `/v1/completions`, or a piece of a streamed one."""
+    """A complete response of `/v1/completions`, or a streamed chunk of it."""
 
     id: str
     object: Literal["text_completion"]
-    created: Annotated[int, says("in Unix seconds")]
+    created: Annotated[int, says("creation time, in Unix seconds")]
     model: str
-    choices: Annotated[list[TextChoice], says("the completions")]
+    choices: Annotated[list[TextChoice], says("completion choices")]
     usage: Usage | UnsetType | None = UNSET
-    system_fingerprint: Annotated[str | UnsetType | None, says("the build of the engine")] = UNSET
+    system_fingerprint: Annotated[str | UnsetType | None, says("build of the engine")] = UNSET
     inspect: MaybeInspected = UNSET
 
 
 class Embedding(Struct):
-    """A vector: numbers, or 32-bit floats in base64."""
+    """An embedding: an array of numbers, or base64-encoded 32-bit floats."""
 
     object: Literal["embedding"]
     embedding: Annotated[
         Annotated[Raw, Meta(extra_json_schema={"anyOf": [NUMBERS, {"type": "string"}]})],
-        says("numbers, or 32-bit floats in base64"),
+        says("numbers, or base64-encoded 32-bit floats"),
     ]
     index: int
 
 
 class Embeddings(Struct):
-    """A vector for each input."""
+    """One embedding per input."""
 
     object: Literal["list"]
-    data: Annotated[list[Embedding], says("the vectors")]
+    data: Annotated[list[Embedding], says("one embedding per input")]
     model: str
     usage: Usage
 
 
 class OpenAIModel(Struct, omit_defaults=True):
-    """A model. The fields after `owned_by` are vllama's own."""
+    """A model. The fields after `owned_by` are vllama extensions."""
 
     id: str
     object: Literal["model"]
-    created: Annotated[int, says("in Unix seconds")]
-    owned_by: Annotated[str, says("the namespace of its name, or `library`")]
-    state: Annotated[str | UnsetType, says("as `vllama ps` shows it")] = UNSET
-    capabilities: Annotated[list[str] | UnsetType, says("such as `tools` and `vision`")] = UNSET
-    context_length: Annotated[int, says("the longest context in tokens")] = 0
-    loaded_context_length: Annotated[int, says("the context that it is loaded with")] = 0
-    max_model_len: Annotated[int, says("the same as vLLM names it")] = 0
+    created: Annotated[int, says("modification time, in Unix seconds")]
+    owned_by: Annotated[str, says("namespace of the model name, or `library`")]
+    state: Annotated[str | UnsetType, says("state, as shown by `vllama ps`")] = UNSET
+    capabilities: Annotated[list[str] | UnsetType, says("for example `tools` and `vision`")] = UNSET
+    context_length: Annotated[int, says("maximum context length, in tokens")] = 0
+    loaded_context_length: Annotated[int, says("context length of the loaded model")] = 0
+    max_model_len: Annotated[int, says("`loaded_context_length`, as vLLM names it")] = 0
 
 
 class OpenAIModels(Struct):
-    """The models of this machine, the newest first."""
+    """The installed models, newest first."""
 
     object: Literal["list"]
-    data: Annotated[list[OpenAIModel], says("the models")]
+    data: Annotated[list[OpenAIModel], says("installed models")]
 
 
 class RankedDocument(Struct):
-    """A document, by its place in the request."""
+    """A ranked document. The index is its position in the request."""
 
     index: int
-    relevance_score: Annotated[float, says("how well it fits the query")]
+    relevance_score: Annotated[float, says("relevance to the query")]
     document: Annotated[dict[str, Any] | UnsetType, says("the document, if `return_documents`")] = (
         UNSET
     )
 
 
 class Ranking(Struct):
-    """The documents, the best first."""
+    """The ranked documents, most relevant first."""
 
     id: str
     object: Literal["list"]
     model: str
     usage: Usage
-    results: Annotated[list[RankedDocument], says("the documents")]
+    results: Annotated[list[RankedDocument], says("ranked documents")]
 
 
 class RankedText(Struct):
-    """A text, by its place in the request, for clients of text-embeddings-inference."""
+    """A ranked text, for text-embeddings-inference clients. The index is its position."""
 
     index: int
-    score: Annotated[float, says("how well it fits the query")]
+    score: Annotated[float, says("relevance to the query")]
     text: Annotated[str | UnsetType, says("the text, if `return_text`")] = UNSET
 
 
 class PairScore(Struct):
-    """Score of two texts' relevance."""
+    """The similarity score of two texts."""
 
     index: int
     object: Literal["score"]
-    score: Annotated[float, says("how well the texts fit")]
+    score: Annotated[float, says("similarity of the two texts")]
 
 
 class Scores(Struct):
@@ -221,31 +221,29 @@ class Scores(Struct):
 
     id: str
     object: Literal["list"]
-    created: Annotated[int, says("in Unix seconds")]
+    created: Annotated[int, says("creation time, in Unix seconds")]
     model: str
-    data: Annotated[list[PairScore], says("the scores")]
+    data: Annotated[list[PairScore], says("one score per pair")]
     usage: Usage
 
 
 class Transcription(Struct):
-    """The words of a recording; an engine may add more."""
+    """A transcript. Engines may add fields."""
 
-    text: Annotated[str, says("the words")]
+    text: Annotated[str, says("transcribed text")]
 
 
 class Decisions(Struct):
-    """The answers to typed questions, as probabilities."""
+    """Answers to typed questions, as probabilities."""
 
     model: str
-    answers: Annotated[list[dict[str, Any]], says("the answers, in the order of the questions")]
+    answers: Annotated[list[dict[str, Any]], says("answers, in the order of the questions")]
     usage: dict[str, Any]
 
 
 class SystemOneAnswers(Struct):
-    """The answers to typed questions, by their names."""
+    """Answers to typed questions, by name."""
 
     model: str
-    answers: Annotated[
-        dict[str, dict[str, Any]], says("the answers, by the names of the questions")
-    ]
+    answers: Annotated[dict[str, dict[str, Any]], says("answers, by question name")]
     usage: dict[str, Any]

@@ -36,63 +36,63 @@ OVER = ("failed", "completed", "expired", "cancelled")
 
 
 class Expiry(Body):
-    """The life of a file."""
+    """The lifetime of a file."""
 
-    seconds: Annotated[int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="30 days at most")]
+    seconds: Annotated[
+        int, Meta(ge=LEAST_KEPT_S, le=KEPT_S, description="lifetime; at most 30 days")
+    ]
 
 
 _LONGEST = msgspec.field(default_factory=lambda: Expiry(seconds=KEPT_S))
 
 
 class FileForm(Body):
-    """The rows of a batch."""
+    """The input file of a batch."""
 
-    file: Annotated[str, says("the rows: JSON, one request a line", **BINARY)]
-    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$", description="the use of the file")]
-    expires_after: Annotated[Expiry, says("how long it is kept")] = _LONGEST
+    file: Annotated[str, says("one JSON request per line", **BINARY)]
+    purpose: Annotated[str, Meta(pattern=f"^{PURPOSE}$", description="purpose of the file")]
+    expires_after: Annotated[Expiry, says("lifetime of the file")] = _LONGEST
 
 
 class BatchBody(Body):
     """A new batch."""
 
-    input_file_id: Annotated[str, says("the file with the rows", minLength=1)]
+    input_file_id: Annotated[str, says("ID of the input file", minLength=1)]
     endpoint: Annotated[
-        str, Meta(pattern=f"^({'|'.join(ENDPOINTS)})$", description="the route of all rows")
+        str, Meta(pattern=f"^({'|'.join(ENDPOINTS)})$", description="route of every row")
     ]
     completion_window: Annotated[
-        str, says("how long it may take", required=True), Meta(pattern=f"^{WINDOW}$")
+        str, says("time limit for the batch", required=True), Meta(pattern=f"^{WINDOW}$")
     ] = WINDOW
-    metadata: Annotated[Metadata | None, says("pairs of texts")] = None
-    output_expires_after: Annotated[
-        Expiry, says("how long the files with the responses are kept")
-    ] = _LONGEST
+    metadata: Annotated[Metadata | None, says("up to 16 key-value pairs")] = None
+    output_expires_after: Annotated[Expiry, says("lifetime of the output files")] = _LONGEST
 
 
 class FileObject(Struct, kw_only=True):
-    """A file that was uploaded, or that a batch has written."""
+    """An uploaded file, or an output file of a batch."""
 
     id: str
     object: Literal["file"] = "file"
-    bytes: Annotated[int, says("its size")]
+    bytes: Annotated[int, says("size in bytes")]
     created_at: int
-    expires_at: Annotated[int, says("when it is removed")]
-    filename: Annotated[str, says("its name")]
-    purpose: Annotated[str, says("what it is for: `batch` or `batch_output`")]
+    expires_at: Annotated[int, says("expiration time, in Unix seconds")]
+    filename: Annotated[str, says("file name")]
+    purpose: Annotated[str, says("purpose of the file: `batch` or `batch_output`")]
     status: Annotated[Literal["processed"], says("always `processed`")] = "processed"
 
 
 class Page(Struct, Generic[T], kw_only=True):
-    """A part of a list, the newest first."""
+    """One page of a list, newest first."""
 
     object: Literal["list"] = "list"
-    data: Annotated[list[T], says("files, or batches")]
-    first_id: Annotated[str | None, says("the first of them")] = None
-    last_id: Annotated[str | None, says("the last of them: the next `after`")] = None
-    has_more: Annotated[bool, says("whether others follow")] = False
+    data: Annotated[list[T], says("files or batches")]
+    first_id: Annotated[str | None, says("ID of the first item")] = None
+    last_id: Annotated[str | None, says("ID of the last item; the next `after`")] = None
+    has_more: Annotated[bool, says("true if more items follow")] = False
 
 
 class DeletedFile(Struct, kw_only=True):
-    """A file that was removed."""
+    """A deleted file."""
 
     id: str
     object: Literal["file"] = "file"
@@ -100,51 +100,51 @@ class DeletedFile(Struct, kw_only=True):
 
 
 class RowError(Struct, kw_only=True):
-    """Error in a row of a batch's input."""
+    """An error in a row of a batch's input."""
 
-    code: Annotated[str, says("the kind of error")]
-    message: Annotated[str, says("the error in a sentence")]
-    line: Annotated[int | None, says("the line, from 1")] = None
-    param: Annotated[str | None, says("the field")] = None
+    code: Annotated[str, says("error code")]
+    message: Annotated[str, says("error message")]
+    line: Annotated[int | None, says("line number, from 1")] = None
+    param: Annotated[str | None, says("name of the invalid field")] = None
 
 
 class RowErrors(Struct, kw_only=True):
-    """Errors in a batch's input."""
+    """The errors in a batch's input."""
 
     object: Literal["list"] = "list"
     data: Annotated[list[RowError], says("the first errors")]
 
 
 class RequestCounts(Struct, kw_only=True):
-    """Numbers of a batch's rows: all, and those that have ended."""
+    """Row counts of a batch."""
 
-    total: Annotated[int, says("how many rows there are")] = 0
-    completed: Annotated[int, says("how many have a response")] = 0
-    failed: Annotated[int, says("how many have an error")] = 0
+    total: Annotated[int, says("total number of rows")] = 0
+    completed: Annotated[int, says("number of rows with a response")] = 0
+    failed: Annotated[int, says("number of rows with an error")] = 0
 
 
 class Batch(Struct, kw_only=True):
-    """A batch of requests, which runs while nobody else asks its models."""
+    """A batch of requests, run when its models are idle."""
 
     id: str
     object: Literal["batch"] = "batch"
-    endpoint: Annotated[str, says("the route of all rows")]
-    errors: Annotated[RowErrors | None, says("what is wrong with the input")] = None
-    input_file_id: Annotated[str, says("the file with the rows")]
-    completion_window: Annotated[str, says("how long it may take: `24h`")]
-    status: Annotated[BatchStatus, says("how far it is")] = "validating"
-    output_file_id: Annotated[str | None, says("the file with the responses, at the end")] = None
-    error_file_id: Annotated[str | None, says("the file with the errors, at the end")] = None
+    endpoint: Annotated[str, says("route of every row")]
+    errors: Annotated[RowErrors | None, says("errors in the input")] = None
+    input_file_id: Annotated[str, says("ID of the input file")]
+    completion_window: Annotated[str, says("time limit: `24h`")]
+    status: Annotated[BatchStatus, says("status of the batch")] = "validating"
+    output_file_id: Annotated[str | None, says("output file ID; null until completed")] = None
+    error_file_id: Annotated[str | None, says("error file ID; null until completed")] = None
     created_at: int
-    in_progress_at: Annotated[int | None, says("when its rows began")] = None
-    expires_at: Annotated[int, says("when it is given up")]
-    finalizing_at: Annotated[int | None, says("when its last row ended")] = None
-    completed_at: Annotated[int | None, says("when it was completed")] = None
-    failed_at: Annotated[int | None, says("when its input was refused")] = None
-    expired_at: Annotated[int | None, says("when it was given up")] = None
-    cancelling_at: Annotated[int | None, says("when it was to be canceled")] = None
-    cancelled_at: Annotated[int | None, says("when it was canceled")] = None
-    request_counts: Annotated[RequestCounts, says("how many rows have ended")] = msgspec.field(
+    in_progress_at: Annotated[int | None, says("time when the first row started")] = None
+    expires_at: Annotated[int, says("time when the batch expires")]
+    finalizing_at: Annotated[int | None, says("time when the last row finished")] = None
+    completed_at: Annotated[int | None, says("completion time")] = None
+    failed_at: Annotated[int | None, says("time when the input was rejected")] = None
+    expired_at: Annotated[int | None, says("time when the batch expired")] = None
+    cancelling_at: Annotated[int | None, says("time when cancellation was requested")] = None
+    cancelled_at: Annotated[int | None, says("cancellation time")] = None
+    request_counts: Annotated[RequestCounts, says("row counts")] = msgspec.field(
         default_factory=RequestCounts
     )
     metadata: dict[str, str] | None = None

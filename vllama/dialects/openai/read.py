@@ -169,7 +169,7 @@ def _tools(rest: dict[str, Any], passed_over: list[str]) -> tuple[dict[str, Any]
     if not tools:
         return ()
     if len(tools) > MAX_TOOLS:
-        raise BadRequest(f"cannot read the request: it has {len(tools)} tools, at most {MAX_TOOLS}")
+        raise BadRequest(f"cannot read the request: {len(tools)} tools, at most {MAX_TOOLS}")
     return tuple(take_tools(tools, passed_over))
 
 

@@ -31,7 +31,7 @@ IMAGE_URI = "data:(image/(jpeg|jpg|png|webp|gif))?;base64,"
 """How the only URLs of images begin that are taken."""
 IMAGE_URL: Schema = {
     "type": "string",
-    "description": "a data URI in base64; no other URL is fetched",
+    "description": "base64-encoded data URI; other URLs are not fetched",
     "pattern": f"^{IMAGE_URI}{BASE64.removeprefix('^')}",
 }
 _TOOL_CHOICE: Schema = {
@@ -58,88 +58,89 @@ _INPUT: Schema = {"anyOf": [TEXT, make_array(TEXT), _TOKENS, make_array(_TOKENS)
 
 
 class StreamOptions(Struct):
-    """The options of a stream."""
+    """Stream options."""
 
-    include_usage: Annotated[bool | None, says("the last event counts the tokens")] = None
+    include_usage: Annotated[bool | None, says("true: report token usage in the last event")] = None
 
 
 class OpenAICalledFunction(Struct):
-    """The call of a function."""
+    """A called function."""
 
     name: Annotated[str | None, says(required=True)] = None
     arguments: Annotated[
-        Any, says("an object, as JSON in a text, or as it is", anyOf=[TEXT, {"type": "object"}])
+        Any,
+        says("arguments: an object, or its JSON string", anyOf=[TEXT, {"type": "object"}]),
     ] = None
 
 
 class OpenAICall(Struct):
-    """A call that the model made."""
+    """A tool call of the model."""
 
     id: str | int | None = None
     index: Int | None = None
     type: str | None = None
     function: OpenAICalledFunction | None = None
-    custom: Annotated[dict[str, Any] | None, says("the call of a custom tool")] = None
+    custom: Annotated[dict[str, Any] | None, says("call of a custom tool")] = None
 
 
 class OpenAIMessage(Struct):
-    """A turn of the conversation."""
+    """A message of the conversation."""
 
     role: Annotated[str | None, says("`system`, `user`, `assistant` or `tool`", required=True)] = (
         None
     )
-    content: Annotated[Any, says("a text, or parts; a response may have none", **_CONTENT)] = None
-    reasoning: Annotated[Any, says("earlier thinking", **TEXT)] = None
+    content: Annotated[Any, says("text or parts; optional for a response", **_CONTENT)] = None
+    reasoning: Annotated[Any, says("earlier reasoning", **TEXT)] = None
     tool_calls: list[OpenAICall | None] | None = None
     name: str | None = None
-    tool_call_id: Annotated[str | int | None, says("the call with this result")] = None
+    tool_call_id: Annotated[str | int | None, says("ID of the tool call with this result")] = None
 
 
 class JsonSchema(Struct):
-    """A JSON schema with a name."""
+    """A named JSON schema."""
 
     schema: Any = None
 
 
 class ResponseFormat(Struct):
-    """The form of the response."""
+    """The response format."""
 
-    type: Annotated[str | None, says("`text`, `json_object`, `json_schema` or another")] = None
+    type: Annotated[str | None, says("`text`, `json_object`, `json_schema` or another type")] = None
     json_schema: JsonSchema | None = None
 
 
 class ReasoningOptions(Struct):
-    """Options of thinking."""
+    """Reasoning options."""
 
-    effort: Annotated[str | None, says("as in `reasoning_effort`")] = None
+    effort: Annotated[str | None, says("same as `reasoning_effort`")] = None
 
 
 class OpenAIBody(OwnFields):
-    """A body of which only the model and Ollama's fields are checked."""
+    """A body in which only the model and Ollama's fields are validated."""
 
     model: str | None = None
 
 
 class SamplingFields(TextFields, kw_only=True):
-    """The fields that chats and completions share."""
+    """Fields of both chat and text completions."""
 
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     max_tokens: Int | None = None
-    max_completion_tokens: Annotated[Int | None, says("newer than `max_tokens`")] = None
-    min_tokens: Annotated[Int | None, says("the response does not end before")] = None
+    max_completion_tokens: Annotated[Int | None, says("replaces `max_tokens`")] = None
+    min_tokens: Annotated[Int | None, says("minimum tokens to generate")] = None
     seed: Int | None = None
-    n: (
-        Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES), says("how many choices to make")] | None
-    ) = None
-    top_k: Annotated[Int | None, says("the next token is one of so many")] = None
-    min_p: Annotated[float | None, says("the lowest probability, relatively")] = None
-    typical_p: Annotated[float | None, says("locally typical sampling; 1: off")] = None
+    n: Annotated[int, msgspec.Meta(ge=1, le=MAX_CHOICES), says("number of choices")] | None = None
+    top_k: Annotated[Int | None, says("sample from this many most likely tokens")] = None
+    min_p: Annotated[
+        float | None, says("minimum probability, relative to the most likely token")
+    ] = None
+    typical_p: Annotated[float | None, says("locally typical sampling; 1 disables it")] = None
     repeat_penalty: Annotated[float | None, says("1: no penalty")] = None
-    repetition_penalty: Annotated[float | None, says("another name of `repeat_penalty`")] = None
-    repeat_last_n: Annotated[Int | None, says("how many tokens back it looks")] = None
-    num_keep: Annotated[Int | None, says("tokens kept of a prompt that is cut")] = None
-    logit_bias: Annotated[dict[str, Any] | None, says("how much likelier tokens become")] = None
+    repetition_penalty: Annotated[float | None, says("alias for `repeat_penalty`")] = None
+    repeat_last_n: Annotated[Int | None, says("number of recent tokens penalized")] = None
+    num_keep: Annotated[Int | None, says("tokens to keep when a prompt is truncated")] = None
+    logit_bias: Annotated[dict[str, Any] | None, says("bias per token ID")] = None
     debug_render_only: Annotated[bool | None, RENDER_ONLY] = msgspec.field(
         name="_debug_render_only", default=None
     )
@@ -151,10 +152,10 @@ class ChatCompletionBody(SamplingFields):
     model: Model = ""
     messages: Annotated[
         list[OpenAIMessage | None],
-        says("the conversation so far, the oldest message first", minItems=1, required=True),
+        says("the conversation so far, oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []
-    stop: Annotated[Any, says("texts that end the response")] = None
+    stop: Annotated[Any, says("stop sequences")] = None
     temperature: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
@@ -165,7 +166,7 @@ class ChatCompletionBody(SamplingFields):
         says("functions that the model may call"),
     ] = None
     tool_choice: Annotated[
-        Any, says("whether the model may or must call a function, and which", **_TOOL_CHOICE)
+        Any, says("function calls: none, optional, required, or a specific one", **_TOOL_CHOICE)
     ] = None
     parallel_tool_calls: Any = None
     reasoning: ReasoningOptions | None = None
@@ -183,26 +184,24 @@ class CompletionBody(SamplingFields):
 
     model: Model = ""
     prompt: Annotated[
-        str | Prompts | None, says("a text, or several; with vLLM also token ids, or lists of them")
+        str | Prompts | None, says("text, or several texts; with vLLM also token IDs")
     ] = None
     frequency_penalty: Float32 | None = None
     presence_penalty: Float32 | None = None
     # what is no list is ignored, as with Ollama
-    stop: Annotated[Any, says("texts that end the response", items=TEXT)] = None
+    stop: Annotated[Any, says("stop sequences", items=TEXT)] = None
     temperature: Float32 | None = None
     top_p: Float32 | None = None
-    suffix: Annotated[str | None, says("the text after the response")] = None
+    suffix: Annotated[str | None, says("text after the gap, for fill-in-the-middle")] = None
     logprobs: Annotated[int | None, TOP_LOGPROBS] = None
-    echo: Annotated[Any, says("the response begins with the prompt", type="boolean")] = None
-    raw: Annotated[bool | None, says("send the prompt without a template")] = None
+    echo: Annotated[Any, says("true: include the prompt in the response", type="boolean")] = None
+    raw: Annotated[bool | None, says("true: send the prompt without a template")] = None
 
 
 class EmbeddingBody(OwnFields):
     """`POST /v1/embeddings`."""
 
     model: Model = ""
-    input: Annotated[
-        Any, says("a text, texts, tokens, or lists of tokens", required=True, **_INPUT)
-    ] = None
-    dimensions: Annotated[Int | None, says("how many numbers of each vector are kept")] = None
+    input: Annotated[Any, says("text, several texts, or token IDs", required=True, **_INPUT)] = None
+    dimensions: Annotated[Int | None, says("number of embedding dimensions to return")] = None
     encoding_format: Annotated[str | None, says(enum=[*ENCODINGS, ""])] = None

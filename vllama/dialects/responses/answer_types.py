@@ -17,58 +17,58 @@ from vllama.chat.inspect import MaybeInspected
 
 
 class OutputPart(Struct):
-    """Text of a response, or of a refusal, or a summary of its thinking."""
+    """Text, a refusal, or a summary of the reasoning."""
 
-    type: Annotated[Literal["output_text", "refusal", "summary_text"], says("what it is")]
+    type: Annotated[Literal["output_text", "refusal", "summary_text"], says("content type")]
     text: str | UnsetType = UNSET
-    refusal: Annotated[str | UnsetType, says("why the model refuses")] = UNSET
+    refusal: Annotated[str | UnsetType, says("refusal message")] = UNSET
     annotations: Annotated[list[dict[str, Any]] | UnsetType, says("always empty")] = UNSET
     logprobs: Annotated[
-        list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
+        list[dict[str, Any]] | UnsetType, says("log probabilities of the tokens")
     ] = UNSET
 
 
 class OutputItem(Struct):
-    """A message, thinking, or a call of a function."""
+    """A message, reasoning, or a function call."""
 
     id: str
-    type: Annotated[Literal["message", "reasoning", "function_call"], says("what it is")]
-    status: Annotated[str | UnsetType, says("how far it is")] = UNSET
+    type: Annotated[Literal["message", "reasoning", "function_call"], says("item type")]
+    status: Annotated[str | UnsetType, says("status of the item")] = UNSET
     role: str | UnsetType = UNSET
-    content: Annotated[list[OutputPart] | UnsetType, says("the parts of a message")] = UNSET
-    summary: Annotated[list[OutputPart] | UnsetType, says("the thinking of a `reasoning`")] = UNSET
+    content: Annotated[list[OutputPart] | UnsetType, says("content parts of a message")] = UNSET
+    summary: Annotated[list[OutputPart] | UnsetType, says("reasoning text")] = UNSET
     encrypted_content: Annotated[
-        str | UnsetType, says("the thinking, to be sent back as it is")
+        str | UnsetType, says("reasoning for later requests; send it back unchanged")
     ] = UNSET
-    call_id: Annotated[str | UnsetType, says("the call's id, which its result names")] = UNSET
-    namespace: Annotated[str | UnsetType, says("the namespace of the function")] = UNSET
+    call_id: Annotated[str | UnsetType, says("call ID, for the result of the call")] = UNSET
+    namespace: Annotated[str | UnsetType, says("namespace of the function")] = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
 
 
 class InputTokens(Struct):
-    """Those of the prompt that needed no work."""
+    """Details of the prompt tokens."""
 
-    cached_tokens: Annotated[int, says("the tokens that needed no work")]
+    cached_tokens: Annotated[int, says("prompt tokens read from the cache")]
 
 
 class OutputTokens(Struct):
-    """Those of the thinking."""
+    """Details of the generated tokens."""
 
-    reasoning_tokens: Annotated[int, says("the tokens of the thinking")]
+    reasoning_tokens: Annotated[int, says("number of reasoning tokens")]
 
 
 class ResponseUsage(Struct):
-    """Tokens of the prompt and of the response."""
+    """Token counts of the prompt and the response."""
 
     input_tokens: int
     output_tokens: int
     total_tokens: int
     input_tokens_details: Annotated[
-        InputTokens | UnsetType, says("how many tokens of the prompt needed no work")
+        InputTokens | UnsetType, says("prompt tokens read from the cache")
     ] = UNSET
     output_tokens_details: Annotated[
-        OutputTokens | UnsetType, says("how many tokens were thinking")
+        OutputTokens | UnsetType, says("number of reasoning tokens")
     ] = UNSET
 
 
@@ -77,15 +77,15 @@ class WholeResponse(Struct):
 
     id: str
     object: Literal["response"]
-    created_at: Annotated[int, says("when it was begun, in Unix seconds")]
-    completed_at: Annotated[int | None, says("when it was complete, in Unix seconds")]
+    created_at: Annotated[int, says("creation time, in Unix seconds")]
+    completed_at: Annotated[int | None, says("completion time, in Unix seconds")]
     status: Annotated[
-        Literal["in_progress", "completed", "failed", "incomplete"], says("how far it is")
+        Literal["in_progress", "completed", "failed", "incomplete"], says("status of the response")
     ]
-    error: Annotated[dict[str, Any] | None, says("the error that it ended with")]
-    incomplete_details: Annotated[dict[str, Any] | None, says("why it is incomplete")]
+    error: Annotated[dict[str, Any] | None, says("the error, if the response failed")]
+    incomplete_details: Annotated[dict[str, Any] | None, says("reason for an incomplete response")]
     model: str
-    output: Annotated[list[OutputItem] | None, says("messages, thinking and calls")]
+    output: Annotated[list[OutputItem] | None, says("messages, reasoning and function calls")]
     usage: ResponseUsage | None
     instructions: str | None
     max_output_tokens: int | None
@@ -97,14 +97,14 @@ class WholeResponse(Struct):
     reasoning: dict[str, Any] | None
     safety_identifier: Annotated[Any, says("as in the request")]
     service_tier: Annotated[str, says("always `default`")]
-    store: Annotated[bool, says("whether it outlives the server")]
-    background: Annotated[bool, says("as in the request, without effect")]
+    store: Annotated[bool, says("true if the response is stored on disk")]
+    background: Annotated[bool, says("as in the request; no effect")]
     temperature: float
     top_p: float
-    top_logprobs: Annotated[int, says("how many alternatives to each token are given")]
+    top_logprobs: Annotated[int, says("number of alternatives returned per token")]
     presence_penalty: float
     frequency_penalty: float
-    text: Annotated[dict[str, Any], says("the form of the text, as in the request")]
+    text: Annotated[dict[str, Any], says("text format, as in the request")]
     tool_choice: Any
     tools: list[dict[str, Any]]
     truncation: str
@@ -113,22 +113,22 @@ class WholeResponse(Struct):
 
 
 class ResponseEvent(Struct):
-    """A step of a streamed response; the fields depend on its type."""
+    """An event of a streamed response. The fields depend on its type."""
 
-    type: Annotated[str, says("the step, such as `response.output_text.delta`")]
-    sequence_number: Annotated[int, says("the event's number, from 0")]
+    type: Annotated[str, says("event type, such as `response.output_text.delta`")]
+    sequence_number: Annotated[int, says("event number, from 0")]
     response: Annotated[WholeResponse | UnsetType, says("the response so far")] = UNSET
-    item: Annotated[OutputItem | UnsetType, says("an item of the output")] = UNSET
-    item_id: Annotated[str | UnsetType, says("the item that it is about")] = UNSET
-    output_index: Annotated[int | UnsetType, says("the item's place in the output")] = UNSET
-    content_index: Annotated[int | UnsetType, says("the part's place in its item")] = UNSET
-    summary_index: Annotated[int | UnsetType, says("the part's place in the summary")] = UNSET
-    part: Annotated[OutputPart | UnsetType, says("a part of an item")] = UNSET
-    delta: Annotated[str | UnsetType, says("what is added")] = UNSET
-    text: Annotated[str | UnsetType, says("the whole text")] = UNSET
-    refusal: Annotated[str | UnsetType, says("the whole refusal")] = UNSET
+    item: Annotated[OutputItem | UnsetType, says("output item")] = UNSET
+    item_id: Annotated[str | UnsetType, says("ID of the item")] = UNSET
+    output_index: Annotated[int | UnsetType, says("index of the item in the output")] = UNSET
+    content_index: Annotated[int | UnsetType, says("index of the content part")] = UNSET
+    summary_index: Annotated[int | UnsetType, says("index of the summary part")] = UNSET
+    part: Annotated[OutputPart | UnsetType, says("content part")] = UNSET
+    delta: Annotated[str | UnsetType, says("the added text")] = UNSET
+    text: Annotated[str | UnsetType, says("the complete text")] = UNSET
+    refusal: Annotated[str | UnsetType, says("the complete refusal")] = UNSET
     logprobs: Annotated[
-        list[dict[str, Any]] | UnsetType, says("the log probabilities of the tokens")
+        list[dict[str, Any]] | UnsetType, says("log probabilities of the tokens")
     ] = UNSET
     name: str | UnsetType = UNSET
     arguments: str | UnsetType = UNSET
@@ -136,17 +136,17 @@ class ResponseEvent(Struct):
 
 
 class InputItems(Struct):
-    """The input of a response, the newest first."""
+    """The input items of a response, newest first."""
 
     object: Literal["list"]
-    data: Annotated[Sequence[Mapping[str, Any]], says("the items")]
-    first_id: Annotated[str | None, says("the id of the first one")]
-    last_id: Annotated[str | None, says("the id of the last one")]
-    has_more: Annotated[bool, says("whether there are more")]
+    data: Annotated[Sequence[Mapping[str, Any]], says("input items")]
+    first_id: Annotated[str | None, says("ID of the first item")]
+    last_id: Annotated[str | None, says("ID of the last item")]
+    has_more: Annotated[bool, says("true if more items follow")]
 
 
 class DeletedResponse(Struct):
-    """A response that is forgotten."""
+    """A deleted response."""
 
     id: str
     object: Literal["response"]

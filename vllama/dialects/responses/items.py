@@ -40,9 +40,7 @@ def input_messages(value: object, before: int = 0) -> tuple[list[dict[str, Any]]
     if not isinstance(value, list):
         return [{"role": "user", "content": value}] if value else [], []
     if len(value) > MAX_MESSAGES:  # with those of earlier responses
-        raise BadRequest(
-            f"cannot read the request: it has {len(value)} messages, at most {MAX_MESSAGES}"
-        )
+        raise BadRequest(f"cannot read the request: {len(value)} messages, at most {MAX_MESSAGES}")
     items = _Items()
     named: list[str] = []
     for number, item in enumerate(value):

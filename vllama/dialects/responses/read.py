@@ -239,7 +239,7 @@ def _function(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's older form. Raises BadRequest."""
     parameters = tool.get("parameters")
     if problem := find_error(parameters, ToolParameters | None):
-        raise BadRequest(f"wrong parameters of the tool '{tool['name'][:80]}': {problem}")
+        raise BadRequest(f"invalid parameters of the tool '{tool['name'][:80]}': {problem}")
     function = {"name": tool["name"], "parameters": parameters or {"type": "object"}}
     if tool.get("description") is not None:
         function["description"] = tool["description"]

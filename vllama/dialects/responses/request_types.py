@@ -24,7 +24,7 @@ class _Head(Struct):
 
 
 class InputMessage(Struct):
-    """A turn of the conversation."""
+    """A message of the conversation."""
 
     content: str | list[Any] | dict[str, Any] | None = None
 
@@ -34,9 +34,9 @@ class ResponsesTool(Struct):
 
     type: Annotated[str | None, says("`function`, `custom` or `namespace`", required=True)] = None
     name: str | None = None
-    description: Annotated[str | None, says("the purpose of the tool, for the model")] = None
+    description: Annotated[str | None, says("description of the tool for the model")] = None
     strict: bool | None = None
-    parameters: Annotated[dict[str, Any] | None, says("a JSON schema of the arguments")] = None
+    parameters: Annotated[dict[str, Any] | None, says("JSON schema of the arguments")] = None
     tools: list[ResponsesTool | None] | None = None
 
 
@@ -59,26 +59,26 @@ class InputItem(dict[str, Any]):
 
 
 class TextFormat(Struct):
-    """The form of the text."""
+    """The text format."""
 
     type: Annotated[str | None, says("`text`, `json_object` or `json_schema`")] = None
     name: str | None = None
-    schema: Annotated[Any, says("a JSON schema of the response")] = None
+    schema: Annotated[Any, says("JSON schema of the response")] = None
     strict: bool | None = None
 
 
 class TextOptions(Struct):
-    """The form of the text."""
+    """The text options."""
 
     format: TextFormat | None = None
 
 
 class ResponsesReasoning(Struct):
-    """Options of thinking."""
+    """Reasoning options."""
 
-    effort: Annotated[str | None, says("how much the model thinks first: `none` to `max`")] = None
-    generate_summary: Annotated[str | None, says("ignored: the thinking is not summarized")] = None
-    summary: Annotated[str | None, says("ignored: the thinking is not summarized")] = None
+    effort: Annotated[str | None, says("reasoning effort: `none` to `max`")] = None
+    generate_summary: Annotated[str | None, says("ignored: reasoning is not summarized")] = None
+    summary: Annotated[str | None, says("ignored: reasoning is not summarized")] = None
 
 
 NON_EMPTY: Schema = {"type": "string", "minLength": 1}
@@ -103,16 +103,16 @@ class ResponsesBody(TextFields):
     """`POST /v1/responses`."""
 
     model: Model = ""
-    background: Annotated[bool | None, says("ignored: the response comes at once")] = None
+    background: Annotated[bool | None, says("ignored: responses are synchronous")] = None
     conversation: Annotated[Any, says("ignored: use `previous_response_id`")] = None
     include: Annotated[
-        list[str | None] | None, says("`reasoning.encrypted_content`, for example")
+        list[str | None] | None, says("extra output, such as `reasoning.encrypted_content`")
     ] = None
     input: Annotated[
         str | Annotated[list[_Item | None], Meta(max_length=MAX_MESSAGES)] | None,
-        says("a text, or items: messages, calls, results of calls, reasoning"),
+        says("text, or items: messages, calls, call results, reasoning"),
     ] = None
-    instructions: Annotated[str | None, says("the system message")] = None
+    instructions: Annotated[str | None, says("system message")] = None
     max_output_tokens: Int | None = None
     reasoning: ResponsesReasoning | None = None
     temperature: float | None = None
@@ -120,18 +120,18 @@ class ResponsesBody(TextFields):
     frequency_penalty: Annotated[Any, says(type="number")] = None
     text: TextOptions | None = None
     top_p: float | None = None
-    truncation: Annotated[str | None, says("`auto`: a prompt longer than the context is cut")] = (
+    truncation: Annotated[str | None, says("`auto`: truncate prompts longer than the context")] = (
         None
     )
     tools: Annotated[
         Annotated[list[ResponsesTool | None], Meta(max_length=MAX_TOOLS)] | None,
-        says("tools that the model may use"),
+        says("tools that the model may call"),
     ] = None
     tool_choice: Annotated[
-        Any, says("whether the model may or must use a tool, and which", anyOf=_TOOL_CHOICE)
+        Any, says("tool calls: none, optional, required, or a specific one", anyOf=_TOOL_CHOICE)
     ] = None
     parallel_tool_calls: Annotated[Any, says(type="boolean")] = None
-    previous_response_id: Annotated[Any, says("the response to continue from", **TEXT)] = None
-    store: Annotated[Any, says("whether the response outlives the server")] = None
-    metadata: Annotated[Any, says("pairs of texts", type="object")] = None
+    previous_response_id: Annotated[Any, says("ID of the response to continue", **TEXT)] = None
+    store: Annotated[Any, says("true: keep the response after a server restart")] = None
+    metadata: Annotated[Any, says("key-value pairs", type="object")] = None
     stream: bool | None = None

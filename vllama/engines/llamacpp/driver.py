@@ -143,7 +143,7 @@ class LlamaCpp(Engine):
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:
         """Refuse files without weights, and those that only Ollama's own loader reads."""
         if info.weights_bytes == 0:
-            return "the file has no weights (a vocabulary only)"
+            return "the file has no weights, only a vocabulary"
         return explain_ollama_only(info)
 
     def lacks(
@@ -152,13 +152,13 @@ class LlamaCpp(Engine):
         """Return the reason why it cannot serve this model with so many parallel requests."""
         if self.most_slots is not None and (parallel or 1) > self.most_slots:
             count = "one request" if self.most_slots == 1 else f"{self.most_slots} requests"
-            return f"answers {count} at a time"
+            return f"runs {count} at a time"
         if bundle and bundle.projector is not None and not self.reads_projectors:
-            return "shows a model no images"
+            return "does not support images"
         if bundle and len(bundle.adapters) > self.max_adapters:
-            return f"takes no more than {self.max_adapters} adapter"
+            return f"supports at most {self.max_adapters} adapter"
         if info and info.ranks and self.rerank_path is None:
-            return "does not rank documents"
+            return "does not support reranking"
         return None
 
     def drafts(self, bundle: Bundle, mode: Mode) -> bool:
@@ -273,7 +273,7 @@ class LlamaCpp(Engine):
 RENAMED = {
     "gptoss": "gpt-oss",
     "qwen25vl": "qwen2vl",
-    "mllama": "mllama, which llama.cpp does not know at all",
+    "mllama": "mllama, which llama.cpp does not support",
     "olmo3": "olmo2",
     "deepseekocr": "deepseek2-ocr",
     "glmocr": "glm4",
@@ -295,7 +295,7 @@ def explain_ollama_only(info: ModelInfo) -> str | None:
     inside = next((tensor for tensor, _, _ in info.tensors if tensor.startswith(ENCODERS)), None)
     if inside is not None and info.architecture not in OWN_ENCODERS:
         return (
-            "the file was made for Ollama's own engine: the encoder of images or sound is inside "
-            f"it ('{inside}'), not in an mmproj file beside it"
+            "the file was made for Ollama's own engine: it contains the image or audio encoder "
+            f"('{inside}') instead of a separate mmproj file"
         )
     return None

@@ -49,7 +49,7 @@ RECIPE = Recipe(
             check=CHECK,
             download_bytes=100 * MIB,
             disk_bytes=900 * MIB,
-            note="it is compiled with CUDA, for 10 minutes or more",
+            note="it is compiled with CUDA, which takes 10 minutes or more",
         ),
         Wheels(
             steps=(SOURCE,),
@@ -58,7 +58,7 @@ RECIPE = Recipe(
             check=CHECK,
             download_bytes=100 * MIB,
             disk_bytes=300 * MIB,
-            note="it is compiled, for some 4 minutes on 2 cores",
+            note="it is compiled, which takes some 4 minutes on 2 cores",
         ),
     ),
 )
@@ -82,7 +82,7 @@ def explain_missing_compiler(absent: Missing, search_paths: SearchPaths) -> Miss
     """Return why it is missing: it comes as source only, so a compiler is needed too."""
     if any(shutil.which(name, path=search_paths.search) for name in COMPILER.split("|")):
         return absent
-    reason = f"{absent.reason}, and there is no C++ compiler to build it with"
+    reason = f"{absent.reason}, and there is no C++ compiler to build it"
     return replace(absent, reason=reason, installable=False)
 
 

@@ -86,7 +86,7 @@ BY_HAND = (
 
 ARCHS = ("x86_64", "amd64", "aarch64", "arm64")
 X64, ARM64 = ("x86_64", "amd64"), ("aarch64", "arm64")
-VARIANTS = "the project's own build, which suits any processor; nothing is compiled"
+VARIANTS = "the project's own build, for any processor; nothing is compiled"
 # the release that was tested, and the SHA-256 of its archives: renewed by scripts/renew_build.py
 TAG = "b11434"
 DIGESTS: Mapping[str, str] = {}
@@ -159,7 +159,7 @@ SOURCE = Wheels(
     compiled=True,
     download_bytes=80 * MIB,
     disk_bytes=300 * MIB,
-    note="the fastest here: compiled for this processor, in some 5 minutes on 2 cores",
+    note="the fastest option: compiled for this processor, some 5 minutes on 2 cores",
 )
 RECIPE = Recipe(
     wheels=(
@@ -178,7 +178,7 @@ RECIPE = Recipe(
             programs=("nvcc", COMPILER),
             env=(("CMAKE_ARGS", " ".join((*CMAKE_ARGS, "-DGGML_CUDA=on"))),),
             disk_bytes=900 * MIB,
-            note="the fastest here: compiled with CUDA for this GPU, for 10 minutes or more",
+            note="the fastest option: compiled with CUDA for this GPU, 10 minutes or more",
         ),
     ),
     by_hand=BY_HAND,
@@ -448,16 +448,16 @@ ENGINE: Engine = LlamaCpp(
     probe=HttpProbe(path="/health", verify_path="/props"),
     key_variable="LLAMA_API_KEY",
     by_platform=(
-        (90, "Apple silicon, with Metal, several requests at once"),
-        (80, "macOS, several requests at once"),
-        (50, "runs on CPUs and GPUs, several requests at once"),
+        (90, "Apple silicon, with Metal, parallel requests"),
+        (80, "macOS, parallel requests"),
+        (50, "runs on CPUs and GPUs, parallel requests"),
     ),
     failures=build_failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",
         (
             r"error while loading shared libraries: (\S+):",
             "its library {0} is missing",
-            "install llama.cpp again",
+            "reinstall llama.cpp",
             Fault.MISMATCH,
         ),
     ),

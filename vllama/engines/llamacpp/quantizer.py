@@ -34,6 +34,6 @@ def find_quantizer(found: DiscoveredEngines, environ: Mapping[str, str]) -> Quan
         return Quantizer(command=(found_program,), env=env)
     raise EngineMissing(
         f"cannot quantize: {PROGRAM} is not installed",
-        hint=f"get a build that has it (vllama engines install {ENGINE} --compile), "
-        "or convert safetensors with --quantize Q8_0 or F16, which need none",
+        hint=f"install a build that includes it (vllama engines install {ENGINE} --compile), "
+        "or convert safetensors with --quantize Q8_0 or F16, which do not need it",
     )

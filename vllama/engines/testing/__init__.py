@@ -25,8 +25,8 @@ def load_object(target: str) -> object:
     module, colon, name = target.partition(":")
     if not (module and colon and name):
         raise ConfigError(
-            f"cannot check '{target}': it does not name an object",
-            hint="write MODULE:OBJECT, such as my_package.adapter:ENGINE",
+            f"cannot check '{target}': it does not specify an object",
+            hint="use the form MODULE:OBJECT, such as my_package.adapter:ENGINE",
         )
     sys.path.insert(0, str(Path.cwd()))
     try:

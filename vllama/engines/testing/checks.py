@@ -65,7 +65,7 @@ def check_names(engine: Engine) -> Iterator[str]:
     if engine.name in engine.aliases:
         yield f"`aliases` repeats the name '{engine.name}'"
     if not engine.formats:
-        yield "`formats` is empty: no model would ever be served with it"
+        yield "`formats` is empty: no model would ever use it"
     if not engine.modes:
         yield "`modes` is empty: it would never be started"
 
@@ -84,9 +84,9 @@ def check_answers(engine: Engine) -> Iterator[str]:
         if not (found.reason and found.hint):
             yield "`find` returns a Missing without a reason or a hint"
     elif not (found.python or found.executable or engine.attaches):
-        yield "`find` returns an Installation with neither `python` nor `executable`"
+        yield "`find` returns an Installation without `python` and `executable`"
     if found.engine != engine.name:
-        yield f"`find` returns something of engine '{found.engine}'"
+        yield f"`find` returns an installation of engine '{found.engine}'"
 
 
 def check_launch(engine: Engine) -> Iterator[str]:
@@ -98,27 +98,27 @@ def check_launch(engine: Engine) -> Iterator[str]:
         spec = launch(engine, settings, endpoint, environ)
         again = launch(engine, settings, endpoint, dict(environ))
         if (spec.argv, dict(spec.env)) != (again.argv, dict(again.env)):
-            yield "`launch` is not pure: the same arguments gave another command line"
+            yield "`launch` is not pure: the same arguments produced a different command line"
         if environ != USER_VARIABLES:
             yield "`launch` changes the mapping `environ`"
         if not spec.argv or not all(isinstance(word, str) and word for word in spec.argv):
-            yield f"`launch` returns the command line {spec.argv!r}: each word has to be a text"
+            yield f"`launch` returns the command line {spec.argv!r}: each item must be a string"
             return
         if not Path(spec.argv[0]).is_absolute():
-            yield f"`launch` starts '{spec.argv[0]}': start the installation by its full path"
+            yield f"`launch` starts '{spec.argv[0]}': use the full path of the installation"
         passed = " ".join((*spec.argv, *spec.env.values()))
         if str(PORT) not in passed and not spec.endpoint.socket:
-            yield "`launch` does not tell the server its port (`endpoint.port`)"
+            yield "`launch` does not pass the port to the server (`endpoint.port`)"
         if KEY in " ".join(spec.argv):
             yield (
-                "`launch` puts the key into the command line, where every user of the machine can "
-                "read it: pass it in a variable, or not at all"
+                "`launch` puts the key into the command line, where every user can read it: "
+                "pass it in a variable, or not at all"
             )
         if spec.argv[-len(USER_ARGUMENTS) :] != USER_ARGUMENTS:
             yield "`launch` does not put `settings.extra_args` last, where they win"
         if "MY_PASSWORD" in spec.env or spec.env.get("HOST") == USER_VARIABLES["HOST"]:
             yield (
-                "`launch` hands the user's whole environment on: use "
+                "`launch` passes on the user's whole environment: use "
                 "vllama.engines.child_env.build_child_env"
             )
         if spec.name != settings.alias:
@@ -127,7 +127,7 @@ def check_launch(engine: Engine) -> Iterator[str]:
             re.compile(words or "")
         for path in (spec.probe.path, spec.probe.verify_path or "/"):
             if not path.startswith("/"):
-                yield f"`launch` returns a probe of '{path}': a path begins with '/'"
+                yield f"`launch` returns a probe of '{path}': a path starts with '/'"
 
 
 def check_probe(engine: Engine) -> Iterator[str]:
@@ -143,12 +143,12 @@ def check_probe(engine: Engine) -> Iterator[str]:
             yield f"the probe of {spec.probe.path} does not succeed with a server that is ready"
         server.is_ready = False
         if _probe(spec):
-            yield f"the probe of {spec.probe.path} succeeds with a server that answers 503"
+            yield f"the probe of {spec.probe.path} succeeds with a server that returns 503"
         server.is_ready, server.key = True, "another-key"
         if takes_key and _probe(spec):
             yield (
-                "the probe does not verify the key: name a route that asks for it in "
-                "`verify_path`, so that another program on the port is not taken for the engine"
+                "the probe does not verify the key: set a route that requires it in "
+                "`verify_path`, so that another program on the port is not mistaken for the engine"
             )
 
 
@@ -156,11 +156,11 @@ def check_attach(engine: Engine) -> Iterator[str]:
     endpoints, path = engine.attach()
     of_a_model, _ = engine.attach(make_bundle(Format.REMOTE))
     if not set(of_a_model) <= set(endpoints):
-        yield "`attach` returns endpoints for a model that are none of its own"
+        yield "`attach` returns endpoints for an unrelated model"
     if not all(isinstance(endpoint, Endpoint) for endpoint in endpoints):
         yield "`attach` returns something that is not an Endpoint"
     if not path.startswith("/"):
-        yield f"`attach` returns the path '{path}': a path begins with '/'"
+        yield f"`attach` returns the path '{path}': a path starts with '/'"
 
 
 def check_capabilities(engine: Engine) -> Iterator[str]:
@@ -175,9 +175,9 @@ def check_capabilities(engine: Engine) -> Iterator[str]:
     for asked in (None, 2):
         slots = engine.slots(asked)
         if slots is not None and not 0 < slots <= (asked or slots):
-            yield "`slots` returns more slots than are asked for, or none"
+            yield "`slots` returns more slots than requested, or none"
     if (words := engine.lacks(None, None, None)) is not None:
-        yield f"`lacks` returns {words!r} for a model of which nothing is known: return None"
+        yield f"`lacks` returns {words!r} for an unknown model: return None"
     if engine.tunes:
         for platform in PLATFORMS:
             request = TuningRequest(
@@ -187,7 +187,7 @@ def check_capabilities(engine: Engine) -> Iterator[str]:
             )  # fmt: skip
             tuning = engine.tune(request)
             if tuning != engine.tune(request):
-                yield "`tune` is not pure: the same request gave another result"
+                yield "`tune` is not pure: the same request produced a different result"
             if tuning.settings.context_length != CONTEXT:
                 yield "`tune` changes the context although `context_asked` is set"
 
@@ -198,13 +198,13 @@ def check_traits(engine: Engine) -> Iterator[str]:
         settings, bundle = make_settings(mode), make_bundle(engine.formats[0])
         traits = engine.traits(bundle, settings)
         if _values(traits) != _values(engine.traits(bundle, settings)):
-            yield "`traits` is not pure: the same arguments gave other traits"
+            yield "`traits` is not pure: the same arguments produced different traits"
         if traits.context_length != CONTEXT:
             yield f"`traits` has context_length={traits.context_length}, but {CONTEXT} was planned"
         if traits.num_ctx is not None:
             yield "`traits` sets `num_ctx`, which belongs to single requests"
         if traits.max_concurrency < 1:
-            yield "`traits` allows no request at all: `max_concurrency` is at least 1"
+            yield "`traits` allows no requests: `max_concurrency` must be at least 1"
         if unknown := sorted(set(traits.parameters) - set(Sampling.__struct_fields__)):
             yield f"`traits` has unknown names in `parameters`: {', '.join(unknown)}"
         if traits.finish_body:
@@ -212,7 +212,7 @@ def check_traits(engine: Engine) -> Iterator[str]:
         for field in fields(traits):
             path = getattr(traits, field.name) if field.name.endswith("_path") else None
             if path is not None and not path.startswith("/"):
-                yield f"`traits` has the {field.name} '{path}': a path begins with '/'"
+                yield f"`traits` has the {field.name} '{path}': a path starts with '/'"
         if traits.roles is not None and (lacks := {"system", "user", "assistant"} - traits.roles):
             yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
 
@@ -224,7 +224,7 @@ def check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]
         yield f"`finish_body` returns {first!r}: return the body"
         return
     if first != second:
-        yield "`finish_body` is not pure: the same body gave another"
+        yield "`finish_body` is not pure: the same input produced a different body"
     for name in ("messages", "stream"):
         if name not in first:
             yield f"`finish_body` drops `{name}`"

@@ -131,7 +131,7 @@ class Vllm(Engine):
         """Name the plug-in that is not in its environment."""
         if PLUGIN in installation.plugins:
             return None
-        return f"{PLUGIN}, which brings: {format_install_command(self.name)} --with {PLUGIN}"
+        return f"{PLUGIN}; to install it: {format_install_command(self.name)} --with {PLUGIN}"
 
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come first on Linux with a GPU that it supports, last on a CPU."""
@@ -173,7 +173,7 @@ class Vllm(Engine):
         tuning = tune(request)
         args, reasons = [*tuning.settings.tuned_args, *loras], [*tuning.reasons, *beside]
         if inspects:
-            reasons.append("eager mode: slower, because --inspect")
+            reasons.append("eager mode, which is slower, because of --inspect")
         if formats := choose_formats(info, given):
             args += formats
             reasons.append("its files are in Mistral's own format")
@@ -187,13 +187,11 @@ class Vllm(Engine):
             and not has_flag(given, TOOL_PARSER)
         ):
             args += [AUTO_TOOLS, TOOL_PARSER, tools]
-            reasons.append(
-                f"tool calls are read by its parser {tools}: model type and template fit"
-            )
+            reasons.append(f"tool calls are parsed with {tools}, by model type and template")
         thinking = choose_reasoning_parser(info, parsers) if chats else None
         if thinking and not has_flag(given, REASONING_PARSER):
             args += [REASONING_PARSER, thinking]
-            reasons.append(f"thinking is split off by its parser {thinking}")
+            reasons.append(f"thinking is parsed with {thinking}")
         settings = replace(tuning.settings, tuned_args=tuple(args))
         return replace(tuning, settings=settings, reasons=tuple(reasons))
 

@@ -74,8 +74,8 @@ class Lens:
             data = decompress(packed, tensor.compression, MOST_BYTES)
         except (ValueError, IndexError, BadRequest) as error:
             raise UpstreamError(
-                f"cannot collect: {PLUGIN} answered in another form ({error})",
-                hint="install it again: vllama engines install vllm --with vllm-lens --upgrade",
+                f"cannot collect activations: unexpected data from {PLUGIN} ({error})",
+                hint="to reinstall it: vllama engines install vllm --with vllm-lens --upgrade",
             ) from None
         tokens = [*(told.prompt_token_ids or choice.prompt_token_ids or ()), *choice.token_ids]
         return Residual(

@@ -166,7 +166,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     context = settings.context_length
     reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
     if len(group_equal(request.platform.accelerators)) > 1:
-        reasons[0] += ", which differ: a model is split over equal ones only"
+        reasons[0] += ", which differ: a model is split only over equal GPUs"
     if not request.context_asked and each:
         left = (room - need(layout.shards, 0)) * layout.shards // (2 if shared else 1)
         context, lowered = _shrink_context(context, left // each)
@@ -181,11 +181,11 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     own = [LENGTH, str(context), SEQUENCES, str(sequences), *layout.args()]
     if request.eager and not has_flag(args, "--enforce-eager", "--no-enforce-eager"):
         own.append("--enforce-eager")  # CUDA graphs take memory outside the share
-        reasons.append("no CUDA graphs, which take memory of their own (--enforce-eager)")
+        reasons.append("no CUDA graphs, to save memory (--enforce-eager)")
     if _uses_fp8(request) and not has_flag(args, CACHE_TYPE):
         own += [CACHE_TYPE, "fp8"]
     elif lack := settings.kv_cache_type in FP8_TYPES and FP8_CACHE.see(request.platform)[1]:
-        reasons.append(f"no fp8 cache: for that {lack}")
+        reasons.append(f"no fp8 cache: {lack}")
     if given := parse_size(flag_value(args, CACHE)):
         taken = need(layout.shards, 0) + given
     elif has_flag(args, SHARE):
@@ -206,7 +206,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
         f"{cache * layout.shards // max(1, each)} tokens of {each / 1024:.1f} KiB"
     )
     if spans_machines(args):
-        reasons.append("over several machines, as asked for: only this one's memory is counted")
+        reasons.append("over several machines, as requested: only this machine's memory is counted")
     workers = max(1, len(layout.gpus) or min(layout.processes, len(gpus) or 1))
     return Tuning(
         settings=replace(
@@ -289,7 +289,7 @@ def _shrink_context(context: int, tokens: int) -> tuple[int, list[str]]:
         lowered = max(MIN_CONTEXT, -(-lowered // 2 // BLOCK) * BLOCK)
     if lowered == context:
         return context, []
-    return lowered, [f"context lowered from {context} to {lowered} tokens to fit into memory"]
+    return lowered, [f"context reduced from {context} to {lowered} tokens to fit into memory"]
 
 
 def _round_to_blocks(size: int, each: int) -> int:

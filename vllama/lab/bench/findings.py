@@ -92,7 +92,7 @@ def make_findings(rows: Sequence[Row]) -> list[Metric]:
         Metric(metric="cold load", unit="s", values=_collect_values(loads, "seconds")),
         Metric(metric="swap of models", unit="s", values=_collect_values(swaps, "seconds")),
         Metric(metric="memory, loaded", unit="bytes", values=loaded),
-        Metric(metric="memory, most", unit="bytes", values=_collect_values(rows, "memory_bytes")),
+        Metric(metric="peak memory", unit="bytes", values=_collect_values(rows, "memory_bytes")),
     ]
     return [finding for finding in findings if finding.values]
 
@@ -151,18 +151,18 @@ def make_remarks(rows: Sequence[Row], sides: Sequence[str]) -> list[str]:
     answers = [row for row in rows if row["step"] == "answers"]
     remarks = []
     for kind in dict.fromkeys(row["prompt"] for row in answers):
-        for field, subject in (("prompt_tokens", "prompts have"), ("tokens", "answers have")):
+        for field, subject in (("prompt_tokens", "prompts have"), ("tokens", "responses have")):
             means = {side: _compute_mean(answers, side, kind, field) for side in sides}
             if _differ(list(means.values())):
                 each = ", ".join(f"{mean:.1f} tokens at {side}" for side, mean in means.items())
-                remarks.append(f"not the same work: {kind} {subject} {each}")
+                remarks.append(f"different workload: {kind} {subject} {each}")
         for side in sides:
             tokens = _compute_mean(answers, side, kind, "tokens")
             pieces = _compute_mean(answers, side, kind, "pieces")
             if _differ([tokens, pieces]):
                 remarks.append(
-                    f"{side} counts {tokens:.1f} tokens but sent {pieces:.1f} pieces "
-                    f"({kind} prompts)"
+                    f"{side} reports {tokens:.1f} tokens but sent {pieces:.1f} pieces ({kind} "
+                    "prompts)"
                 )
     for row in answers:
         if reloads := row.get("reloads"):
@@ -170,7 +170,7 @@ def make_remarks(rows: Sequence[Row], sides: Sequence[str]) -> list[str]:
             times = "once" if reloads == 1 else f"{reloads} times"
             clients = "1 client" if row["clients"] == 1 else f"{row['clients']} clients"
             remarks.append(
-                f"{row['side']} loaded the model again {times} in a measurement: round "
+                f"{row['side']} reloaded the model {times} in a measurement: round "
                 f"{row['round'] + 1}, {clients}, {row['prompt']} prompts; {kept}"
             )
     swaps = [row for row in rows if row["step"] == "swap"]
@@ -264,7 +264,7 @@ def draw_chart(findings: Sequence[Metric], sides: Sequence[str], title: str) -> 
 
 
 def _panel_title(metric: str, prompt: str | None) -> str:
-    better = "more is better" if metric == "tokens/s" else "less is better"
+    better = "higher is better" if metric == "tokens/s" else "lower is better"
     return f"{metric}, {prompt} prompts ({better})" if prompt else f"{metric} ({better})"
 
 

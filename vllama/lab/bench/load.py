@@ -38,7 +38,7 @@ def ask(server: Client, body: Mapping[str, object]) -> ClientView:
             first_s = first_s or time.perf_counter() - begun
             pieces += 1
     if not pieces:
-        raise VllamaError("the model's answer is empty", hint="try another model")
+        raise VllamaError("the model's response is empty", hint="use another model")
     return ClientView(
         first_token_s=first_s,
         pieces=pieces,

@@ -125,7 +125,7 @@ def warm_up(order: Order, sides: Sequence[Side], report: Callable[[str], object]
                     begun_s = time.monotonic()
                     ask(side.server, order.brief("warm-up", model))
                     round_s += time.monotonic() - begun_s
-        with naming_failures(side.name, "the warm-up"):
+        with naming_failures(side.name, "warm-up"):
             for prompt in order.prompts:
                 report(f"{side.name}: warming up, {prompt} prompts")
                 begun_s = time.monotonic()
@@ -180,12 +180,12 @@ def naming_failures(name: str, step: str) -> Iterator[None]:
         yield
     except ServerUnreachable as error:
         raise ServerUnreachable(
-            f"cannot measure {name}: {error.message}", hint="start it, and check its address"
+            f"cannot measure {name}: {error.message}", hint="start it, or correct its address"
         ) from error
     except VllamaError as error:
         hint = error.hint
         if isinstance(error, ModelNotFound):
-            hint = "pull the model, under the same name, on every server"
+            hint = "pull the model, with the same name, on every server"
         raise VllamaError(f"cannot measure {name}: {step}: {error.message}", hint=hint) from error
 
 
@@ -274,7 +274,7 @@ class TreeMemory:
             raise NotMeasured("only Linux reports the memory of processes that share pages")
         parts = urlsplit(url)
         if parts.hostname not in LOOPBACK:
-            raise NotMeasured(f"{parts.hostname} is not this machine")
+            raise NotMeasured(f"{parts.hostname} is another machine")
         self._root = _find_listener(parts.port or 80)
         self.read()
 
@@ -287,9 +287,9 @@ class TreeMemory:
                 with suppress(psutil.NoSuchProcess):  # it has ended meanwhile
                     total += process.memory_full_info().pss
         except psutil.AccessDenied:
-            raise NotMeasured("only root may measure a vllama, or another user's server") from None
+            raise NotMeasured("only root can measure vllama, or another user's server") from None
         except psutil.NoSuchProcess:
-            raise NotMeasured("the server has ended") from None
+            raise NotMeasured("the server has stopped") from None
         return total
 
 
@@ -305,5 +305,5 @@ def _find_listener(port: int) -> psutil.Process:
         raise NotMeasured(f"no process on this machine listens on port {port}")
     pid = next((pid for pid in pids if pid), None)
     if pid is None:
-        raise NotMeasured("only root may measure a vllama, or another user's server")
+        raise NotMeasured("only root can measure vllama, or another user's server")
     return psutil.Process(pid)

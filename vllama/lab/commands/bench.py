@@ -27,8 +27,8 @@ Examples:
   vllama bench qwen3:0.6b --against Ollama=127.0.0.1:11435 --swap gemma3:270m
   vllama bench smollm2:135m --json --picture bench.svg
 
-The model is unloaded and loaded again in every round. With --against the same prompts go to both
-servers in turn, which must have the model under the same name.
+The model is reloaded in every round. With --against, both servers get the same prompts in turn,
+and must have the model under the same name.
 """
 
 CLIENTS = "1,4,8,16"
@@ -41,9 +41,7 @@ MOST_CLIENTS = 512
 
 
 def bench(
-    model: Annotated[
-        str | None, model_argument("Name of the model. [the one that is loaded]")
-    ] = None,
+    model: Annotated[str | None, model_argument("Name of the model. [the loaded one]")] = None,
     against: Annotated[
         list[str] | None,
         option("--against [NAME=]URL", "Another server with Ollama's API; repeatable."),
@@ -56,7 +54,7 @@ def bench(
         str | None, option("--swap MODEL", "Measure swaps to this model.", complete_model)
     ] = None,
     file: Annotated[
-        Path | None, option("--picture FILE", "Write a bar chart, as SVG.", dir_okay=False)
+        Path | None, option("--picture FILE", "Bar chart to write, as SVG.", dir_okay=False)
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -117,7 +115,7 @@ def parse_clients(text: str) -> tuple[int, ...]:
     if not all(part.isdecimal() and 0 < int(part) <= MOST_CLIENTS for part in parts):
         raise ConfigError(
             f'cannot read the numbers of clients "{text}"',
-            hint=f"write numbers from 1 to {MOST_CLIENTS} with commas: --clients {CLIENTS}",
+            hint=f"use comma-separated numbers from 1 to {MOST_CLIENTS}: --clients {CLIENTS}",
         )
     return tuple(dict.fromkeys(int(part) for part in parts))
 
@@ -129,7 +127,7 @@ def parse_kinds(text: str) -> tuple[str, ...]:
     kinds = [part.strip() for part in text.split(",")]
     if unknown := [kind for kind in kinds if kind not in LENGTHS]:
         raise ConfigError(
-            f'cannot ask prompts of the kind "{unknown[0]}"', hint=f"use {' or '.join(LENGTHS)}"
+            f'unknown kind of prompts: "{unknown[0]}"', hint=f"use {' or '.join(LENGTHS)}"
         )
     return tuple(dict.fromkeys(kinds))
 
@@ -151,7 +149,7 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
         if not address.host or address.bad_port:
             raise ConfigError(
                 f'cannot use the address "{text}"',
-                hint="write it like http://127.0.0.1:11435 or Ollama=127.0.0.1:11435",
+                hint="use the form http://127.0.0.1:11435 or Ollama=127.0.0.1:11435",
             )
         place = url(
             address.scheme or "http", reachable_host(address.host), address.port or OLLAMA_PORT
@@ -159,7 +157,8 @@ def parse_against(values: Sequence[str]) -> dict[str, Client]:
         name = name.strip() or place.partition("://")[2]
         if name in found or name == OURS:
             raise ConfigError(
-                f'cannot call two servers "{name}"', hint="name them: --against NAME=URL"
+                f'cannot use the name "{name}" for two servers',
+                hint="name the servers: --against NAME=URL",
             )
         found[name] = Client(place)
     return found
@@ -179,10 +178,8 @@ def find_loaded_model(ours: Client) -> str:
     """Return the name of the only model that is loaded. Raises ConfigError."""
     names = [str(row.get("name")) for row in ours.get("/api/ps").get("models") or []]
     if len(names) != 1:
-        state = "none is loaded" if not names else f"{len(names)} are loaded"
-        raise ConfigError(
-            f"cannot tell which model to measure: {state}", hint="name it: vllama bench MODEL"
-        )
+        state = "no model is loaded" if not names else f"{len(names)} models are loaded"
+        raise ConfigError(f"no model specified, and {state}", hint="specify it: vllama bench MODEL")
     return names[0]
 
 
@@ -190,7 +187,7 @@ def describe(name: str, client: Client, model: str) -> dict[str, Any]:
     """Ask a server for its version and what it has as the model. Raises VllamaError."""
     from vllama.lab.bench.rounds import naming_failures
 
-    with naming_failures(name, "looking at the model"):
+    with naming_failures(name, "checking the model"):
         version = client.get("/api/version").get("version")
         details = client.post("/api/show", {"model": model}).get("details") or {}
         rows = client.get("/api/ps").get("models") or []
@@ -210,7 +207,7 @@ def compare_models(described: Sequence[dict[str, Any]]) -> list[str]:
     if len(set(forms.values())) == 1:
         return []
     each = ", ".join(f"{form} at {name}" for name, form in forms.items())
-    return [f"not the same model: {each}"]
+    return [f"different models: {each}"]
 
 
 def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
@@ -223,7 +220,7 @@ def make_sides(servers: Mapping[str, Client]) -> tuple[list[Side], list[str]]:
             memory = TreeMemory(client.url)
         except NotMeasured as reason:
             memory = None
-            reasons.append(f"memory of {name} not measured: {reason}")
+            reasons.append(f"memory of {name} was not measured: {reason}")
         sides.append(Side(name=name, server=client, memory=memory))
     return sides, reasons
 
@@ -235,7 +232,7 @@ def write(file: Path, content: str) -> None:
     except OSError as error:
         raise ConfigError(
             f"cannot write the picture '{file}': {error.strerror or error}",
-            hint="name a file in a folder that is there",
+            hint="use a file in an existing folder",
         ) from None
 
 
@@ -251,7 +248,7 @@ def show(result: Mapping[str, Any], found: Sequence[Metric], names: Sequence[str
     show_table(*make_table(found, names))
     say()
     rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "1 round"
-    say(f"Medians of {rounds}, answers of {result['tokens']} tokens, no two prompts alike.")
+    say(f"Medians of {rounds}, responses of {result['tokens']} tokens, with different prompts.")
     if len(names) > 1:
         say(f"RATIO is {OURS}'s value ÷ the other's in the same round: median [least … most].")
     for remark in result["remarks"]:

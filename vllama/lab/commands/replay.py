@@ -29,26 +29,26 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama replay 1a20602c680-4                       by the running server
-  vllama replay 1a20602c680-4 --times 5             does it vary by itself?
+  vllama replay 1a20602c680-4                       on the running server
+  vllama replay 1a20602c680-4 --times 5             check whether it varies by itself
   vllama replay bug.json --url http://other:11434
-  vllama replay bug.json --engine llama-server      by a server of its own
+  vllama replay bug.json --engine llama-server      on a new server
   vllama replay bug.json --set kv_cache_type=q8_0 --json
 
-The exit code is 0 if the responses are the same, or differ no more than engines do by chance; 1 if
-they are different; 3 if there is no response to compare, or one that was sampled. See
+The exit code is 0 if the responses are the same, or differ only within the engines' noise; 1 if
+they differ; 3 if there is no response to compare, or a sampled one. See
 docs/guide/measure.md.
 """
 NOTHING = "-"
-NOT_WHOLE = {"aborted": "the client left", "stopped": "an administrator stopped it"}
+NOT_WHOLE = {"aborted": "the client disconnected", "stopped": "an administrator stopped it"}
 ROWS = ("engine", "status", "tokens", "first token", "total", "tokens/s")
 
 
 def replay(
     name: Annotated[str, argument("ID|FILE", "Capture to replay.", complete_capture)],
-    url: Annotated[str | None, option("--url URL", "Server to use. [that of the settings]")] = None,
+    url: Annotated[str | None, option("--url URL", "Server to use. [from the settings]")] = None,
     engine: Annotated[
-        str | None, option("--engine NAME", "Replay on a new server with it.", complete_engine)
+        str | None, option("--engine NAME", "Engine of a new server to use.", complete_engine)
     ] = None,
     model: Annotated[
         str | None, option("--model NAME", "Replay with this model instead.", complete_model)
@@ -74,8 +74,8 @@ def replay(
     is_own = bool(engine or given)
     if url and is_own:
         raise ConfigError(
-            "cannot both ask a running server and start one",
-            hint="leave out --url, or --engine and --set",
+            "cannot use a running server and start a new one",
+            hint="omit --url, or --engine and --set",
         )
     settings = load_settings()
     capture = find(name, folder, settings)
@@ -94,7 +94,7 @@ def replay(
     if as_json:
         show_json(describe(capture, replays, judgement))
     else:
-        show(capture, replays, judgement, "a server of its own" if is_own else address)
+        show(capture, replays, judgement, "a new server" if is_own else address)
     return {Verdict.DIFFERENT: 1, Verdict.UNDECIDED: 3}.get(judgement.verdict, 0)
 
 
@@ -168,8 +168,8 @@ def show(capture: Capture, replays: Sequence[Replay], judgement: Judgement, wher
     model = capture.model.name if capture.model else capture.request.model
     say(f"{capture.request.path}, {model or NOTHING}, captured {capture.received_at}")
     if why := NOT_WHOLE.get(capture.outcome):
-        say(f"the captured answer is not whole: {why}")
-    say(f"replayed by {where}")
+        say(f"the captured response is incomplete: {why}")
+    say(f"replayed on {where}")
     say()
     sides = [
         list_cells(

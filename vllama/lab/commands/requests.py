@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 \b
 Examples:
-  vllama serve --capture 100         keep the last 100 requests from now on
-  vllama requests                    list them, the newest last
+  vllama serve --capture 100         capture the last 100 requests
+  vllama requests                    list captures, newest last
   vllama requests 1a20602c680-4      show one: messages, response, times
   vllama requests 1a20602c680-4 --curl
-  vllama requests ./bug.json --raw   the response's bytes, as the client got them
+  vllama requests ./bug.json --raw   the response as the client received it
 
-Captures are files (docs/reference/captures.md); no server has to run. 'vllama ps
+Captures are files (docs/reference/captures.md); no running server is needed. 'vllama ps
 --requests' lists the running requests.
 """
 
@@ -41,7 +41,7 @@ OPTIONAL_COLUMNS = ("KEY", "CLIENT", "FIRST TOKEN", "ROUTE", "TOKENS")
 KEY = '"authorization: Bearer $OLLAMA_API_KEY"'
 LISTED = 50
 Folder: TypeAlias = Annotated[
-    Path | None, option("--dir DIR", "Folder of the captures. [that of the setting capture]")
+    Path | None, option("--dir DIR", "Folder of the captures. [from the settings]")
 ]
 
 
@@ -55,10 +55,10 @@ def complete_capture(start: str) -> list[str]:
 
 def requests(
     name: Annotated[
-        str | None, argument("ID|FILE", "The capture to show. [list them all]", complete_capture)
+        str | None, argument("ID|FILE", "Capture to show. [list them]", complete_capture)
     ] = None,
     folder: Folder = None,
-    last: Annotated[int, option("-n --last N", "How many to list.", min=1)] = LISTED,
+    last: Annotated[int, option("-n --last N", "Number of captures to list.", min=1)] = LISTED,
     as_json: AsJson = False,
     as_curl: Annotated[
         bool, option("--curl", "Print a curl command that resends the request.")
@@ -70,7 +70,7 @@ def requests(
     if name is None:
         if as_curl or raw:
             raise ConfigError(
-                "cannot print one request: none is named", hint="take an ID from: vllama requests"
+                "cannot print a request: no ID specified", hint="list the IDs: vllama requests"
             )
         show_list(settings, folder or settings.capture_dir, last, as_json=as_json)
         return
@@ -99,7 +99,7 @@ def find(name: str, folder: Path | None, settings: Config) -> Capture:
     found = find_capture(where, name)
     if found is None:
         raise ConfigError(
-            f"there is no capture '{name}' in '{where}'", hint="list what there is: vllama requests"
+            f"no capture '{name}' in '{where}'", hint="list captures: vllama requests"
         )
     return found
 
@@ -118,7 +118,7 @@ def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> Non
     rows = [[escape_controls(cell) for cell in list_cells(one)] for one in found]
     show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS)
     if not found:
-        say_aside(f"there are no captures in '{folder}'; to have some: vllama serve --capture 100")
+        say_aside(f"No captures in '{folder}'. To capture requests: vllama serve --capture 100")
 
 
 def list_cells(one: Summary) -> tuple[str, ...]:
@@ -148,7 +148,7 @@ def show_curl(capture: Capture, settings: Config) -> None:
     body = capture.request.body
     if body.encoding != "utf-8":
         raise ConfigError(
-            "cannot print a command: the request's body is not text",
+            "cannot print a curl command: the body is not text",
             hint=f"send it with: vllama replay {capture.id}",
         )
     words = ["curl", "--no-buffer", "--request", capture.request.method]

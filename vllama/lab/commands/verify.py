@@ -34,7 +34,7 @@ Examples:
   vllama verify --engines llama-server=./m-Q4_0.gguf,llama-server=./m-Q8_0.gguf --min-agreement 0.8
   vllama verify smollm2:135m --engines llama-cpp-python,llama-server --prompts mine.jsonl --json
 
-Each engine is started in turn by a server of its own, and answers the same prompts, greedily. The
+Each engine runs in turn on a new server, and completes the same prompts with greedy sampling. The
 exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
 probabilities do (--max-kl), or, where an engine returns none, their texts (--min-agreement).
 """
@@ -115,10 +115,10 @@ def parse_sides(engines: str, model: str | None) -> tuple[Peer, Peer]:
     """Read `A,B`, each with or without `=MODEL`. Raises ConfigError."""
     parts = [part.strip() for part in engines.split(",") if part.strip()]
     if len(parts) != 2:
-        named = f"'{engines}' names {len(parts)}" if parts else "none is named"
+        named = f"'{engines}' names {len(parts)}" if parts else "none specified"
         raise ConfigError(
-            f"cannot compare engines: two are needed, and {named}",
-            hint="name two: --engines llama-cpp-python,llama-server",
+            f"cannot compare engines: two are required, {named}",
+            hint="name two engines: --engines llama-cpp-python,llama-server",
         )
     sides = []
     for part in parts:
@@ -126,8 +126,8 @@ def parse_sides(engines: str, model: str | None) -> tuple[Peer, Peer]:
         chosen = own.strip() or model
         if not chosen:
             raise ConfigError(
-                f"cannot verify with {engine}: no model is named",
-                hint=f"name one for both (vllama verify MODEL …), or {engine}=MODEL",
+                f"cannot verify with {engine}: no model specified",
+                hint=f"specify one for both (vllama verify MODEL …), or {engine}=MODEL",
             )
         sides.append(Peer(engine.strip(), chosen))
     return sides[0], sides[1]
@@ -197,7 +197,7 @@ def ask_side(side: Peer, prompts: Sequence[str], *, max_tokens: int, context: in
             server.show(f"prompt {number} of {len(prompts)}")
             answers.append(asker.ask(prompt))
         more = "" if any(answer.tokens for answer in answers) else ", without log probabilities"
-        server.note(f"{len(prompts)} prompts answered{more}")
+        server.note(f"{len(prompts)} prompts finished{more}")
     return answers
 
 

@@ -249,13 +249,13 @@ def explain_failure(output: Sequence[str], code: int) -> tuple[str, str | None]:
     The reason is its last error with the causes below it, up to an empty line; else the last line.
     """
     if code < 0:
-        short = ", as the system does when memory is short" if code == -9 else ""
-        return f"the installer was ended by signal {-code}{short}", None
+        short = ", probably because memory ran out" if code == -9 else ""
+        return f"the installer was killed by signal {-code}{short}", None
     text = "\n".join(output)
     errors, hints = _ERROR.findall(text), _HINT.findall(text)
     last = errors[-1] if errors else text.strip().rpartition("\n")[2]
     reason = shorten(_WRAPPED.sub(" ", _CAUSE.sub(": ", last)), MAX_REASON, placeholder=" …")
     return (
-        reason.rstrip(".") or f"the installer ended with exit code {code}",
+        reason.rstrip(".") or f"the installer exited with code {code}",
         hints[-1] if hints else None,
     )

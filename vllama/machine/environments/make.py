@@ -125,8 +125,8 @@ async def try_command(
     if code != 0:
         last = next((line for line in reversed(ring.tail(20)) if line.strip()), "no output")
         raise EnvironmentFailed(
-            f"what is installed in '{folder}' does not start: {last.strip()}",
-            hint=f"all that it said is in {folder / LOG}",
+            f"the engine installed in '{folder}' does not start: {last.strip()}",
+            hint=f"see its full output in {folder / LOG}",
         )
 
 
@@ -147,7 +147,7 @@ def removing(folder: Path) -> Iterator[None]:
     except Timeout:
         raise EnvironmentFailed(
             f"cannot remove '{folder}': another vllama is installing there",
-            hint="wait until it has ended",
+            hint="wait until it finishes",
         ) from None
     except OSError as error:
         raise EnvironmentFailed(f"cannot remove '{folder}': {error.strerror or error}") from None
@@ -216,7 +216,7 @@ class _Runner:
         ring, code = await self.run(argv)
         reason, hint = explain_failure(ring.tail(ring.total), code)
         if code != 0 and TORCH_BACKEND in self.env and UNREACHABLE in reason:
-            self.on_line("PyTorch's own index cannot be reached: taking its usual build")
+            self.on_line("cannot reach PyTorch's own index: using its default build")
             env = {name: value for name, value in self.env.items() if name != TORCH_BACKEND}
             await replace(self, env=env).call(argv)
         elif code != 0:
@@ -279,7 +279,7 @@ async def locked(folder: Path, on_line: OnLine) -> AsyncIterator[None]:
             break
         except Timeout:
             if not told:
-                on_line("waiting for another vllama that installs there")
+                on_line("waiting for another vllama installation")
             told = True
             await asyncio.sleep(LOCK_EVERY_S)
     try:

@@ -61,7 +61,7 @@ def bring_adapters(library: Library, base: Bundle, name: str, files: Files) -> t
         if base.format is Format.SAFETENSORS and len(folders) == 1:
             return tuple(folders)
         if base.format is not Format.GGUF:
-            raise BadModelFile(f"'{base.name}' is no GGUF; vllama create -q F16 makes one of it")
+            raise BadModelFile(f"'{base.name}' is not a GGUF file; use vllama create -q F16")
         config, info = decode_json(read_limited(files[CONFIG])), library.info(base)
         content = encode(info.architecture, config, read_tensors(files[WEIGHTS], info))
     except (ValueError, BadModelFile) as error:
@@ -106,9 +106,9 @@ def encode(architecture: str, config: Any, tensors: Tensors) -> bytes:
         case {"peft_type": "LORA", "lora_alpha": int() | float() as alpha, "r": int() as rank}:
             by_root = bool(config.get("use_rslora"))
         case _:
-            raise BadModelFile("it is no LoRA adapter of PEFT")
+            raise BadModelFile("it is not a PEFT LoRA adapter")
     if not tensors or config.get("alpha_pattern") or (by_root and config.get("rank_pattern")):
-        raise BadModelFile("it has no tensors, or scales them one by one")
+        raise BadModelFile("it has no tensors, or scales them individually")
 
     def text(value: str) -> bytes:
         return struct.pack("<Q", len(value)) + value.encode()

@@ -232,8 +232,8 @@ async def requantize(
     if converts and converter is None:
         raise ConverterMissing(
             f"cannot convert '{name}': llama.cpp's converter is not installed",
-            hint="on the server's machine run "
-            f"'vllama convert {source} -q {quant}': it installs it",
+            hint=f"on the server's machine, run 'vllama convert {source} -q {quant}', which "
+            "installs it",
         )
     with open_workspace(parent) as folder:
         workshop = Workshop(
@@ -258,7 +258,7 @@ async def convert_uploads(
     Without `quant` it is 16 bits wide, as in Ollama. Raises BadRequest and as `requantize`.
     """
     if odd := next((name for name, _ in files if Path(name).name != name), None):
-        raise BadRequest(f"invalid file name '{odd}'", hint="name files without their folder")
+        raise BadRequest(f"invalid file name '{odd}'", hint="use file names without folders")
     with open_workspace(library.local.blobs.folder) as folder:
         shown = await executors.storage.run(link_files, files, folder / "upload")
         base = await executors.storage.run(make_safetensors_bundle, shown)

@@ -43,8 +43,8 @@ def prepare(library: Library, name: str, wishes: ConversionOptions) -> Conversio
             found = library.remote.look_up(original.pull_name, formats=SAFETENSORS)
         except NoPlan as error:
             raise NoPlan(
-                f"cannot convert '{name}': there are no safetensors of it ({error.message})",
-                hint=f"pull it as it is: vllama pull {name}",
+                f"cannot convert '{name}': no safetensors found ({error.message})",
+                hint=f"pull it without converting: vllama pull {name}",
             ) from error
         repository = found.repository
         spelled = ModelRef.of_hub(repository.hub_id, revision=repository.branch)  # as the hub does
@@ -83,7 +83,7 @@ def _outtype(text: str | None) -> str | None:
     if name not in DIRECT:
         raise BadRequest(
             f'unsupported type "{text}"',
-            hint=f"the converter writes {', '.join(sorted(DIRECT))} or auto; for others --quantize",
+            hint=f"use {', '.join(sorted(DIRECT))} or auto; for other types use --quantize",
         )
     return name
 
@@ -100,12 +100,12 @@ def _smaller(name: str, info: ModelInfo, quantize: str | None) -> str:
     """Return the type that a GGUF becomes. Raises BadRequest."""
     if quantize is None:
         raise BadRequest(
-            f"cannot convert '{name}': it is a GGUF already",
+            f"cannot convert '{name}': it is already a GGUF file",
             hint="to make it smaller, add --quantize Q4_K_M",
         )
     if (info.quant or "").upper() == quantize:
         raise BadRequest(
-            f"cannot convert '{name}': it is {quantize} already",
+            f"cannot convert '{name}': it is already {quantize}",
             hint="choose a smaller one, such as Q4_K_M",
         )
     check_requantize(name, info.quant, quantize)
@@ -165,5 +165,5 @@ def check_format(bundle: Bundle) -> None:
     if bundle.format is Format.REMOTE:
         raise BadRequest(
             f"cannot convert '{bundle.name}': its files are on another server",
-            hint="run vllama convert there",
+            hint="run vllama convert on that server",
         )

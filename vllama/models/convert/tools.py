@@ -157,7 +157,7 @@ def parse_quant(text: str) -> str:
     near = find_similar(name, BITS) or [known for known in BITS if name and known.startswith(name)]
     meant = f"did you mean {near[0]}? " if near else ""
     raise BadRequest(
-        f'unsupported quantization "{text}"', hint=f"{meant}known are {', '.join(BITS)}"
+        f'unsupported quantization "{text}"', hint=f"{meant}supported: {', '.join(BITS)}"
     )
 
 
@@ -165,7 +165,7 @@ def check_requantize(name: str, has: str | None, wanted: str) -> None:
     """Refuse to quantize what is quantized already: it would lose twice. Raises BadRequest."""
     if (has or "").upper() not in UNQUANTIZED:
         raise BadRequest(
-            f"cannot quantize '{name}' to {wanted}: it is {has or 'quantized'} already",
+            f"cannot quantize '{name}' to {wanted}: it is already {has or 'quantized'}",
             hint="quantization is only supported for F16, BF16 and F32 models",
         )
 
@@ -199,12 +199,12 @@ def parse_progress(line: str) -> float | None:
 def find_reason(output: Sequence[str], code: int) -> str:
     """Return why a tool ended with `code` (negative: by a signal): its last error, or last line."""
     if code == -9:
-        return "it was killed, as the system does when memory is short"
+        return "it was killed, probably because memory ran out"
     if code < 0:
-        return f"it was ended by signal {-code}"
+        return f"it was killed by signal {-code}"
     lines = [line.strip() for line in output if line.strip()]
     errors = [found[0] for line in lines if (found := _ERROR.search(line))]
-    return (errors or lines or [f"it ended with exit code {code}"])[-1]
+    return (errors or lines or [f"it exited with code {code}"])[-1]
 
 
 async def run_tool(

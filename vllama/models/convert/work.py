@@ -76,8 +76,8 @@ class Workshop:
         sees = {Capability.VISION, Capability.AUDIO} & read_folder(source).capabilities
         if projector and not sees:
             raise BadModelFile(
-                f"cannot make a projector of '{name}': it takes text only",
-                hint="leave --mmproj out",
+                f"cannot convert the projector of '{name}': it is a text-only model",
+                hint="omit --mmproj",
             )
         shown = await executors.storage.run(
             link_folder, source, self.folder / "model", trusted=trusted
@@ -99,7 +99,7 @@ class Workshop:
             except BadModelFile as error:
                 if projector:
                     raise
-                notes = (f"without its projector, it takes text only: {error.message}",)
+                notes = (f"without its projector, the model accepts only text: {error.message}",)
         model = plain
         if has != quant:
             model = await self._quantize(plain, quant, name, has)
@@ -117,8 +117,8 @@ class Workshop:
             env=converter_environment(self.env, self.folder),
             folder=self.folder,
             on_progress=self._bar(status, total),
-            hint="a newer converter may know the model: add --update; "
-            "code that the model brings is run only with --trust-remote-code",
+            hint="a newer converter may support the model: add --update; "
+            "custom model code runs only with --trust-remote-code",
         )
         self._bar(status, total)(1.0)
         return self.folder / target
@@ -156,9 +156,9 @@ class Workshop:
 def check_result(file: Path, name: str) -> None:
     """Check that a tool has left a complete model. Raises BadModelFile."""
     if not file.is_file():
-        raise BadModelFile(f"cannot convert '{name}': its tool ended without a result")
+        raise BadModelFile(f"cannot convert '{name}': the converter produced no output")
     if not read_header(file).tensors:
-        raise BadModelFile(f"cannot convert '{name}': the result has no weights")
+        raise BadModelFile(f"cannot convert '{name}': the output has no weights")
 
 
 async def keep(store: LocalStore, made: ConvertedFiles, name: str, like: Bundle) -> Bundle:

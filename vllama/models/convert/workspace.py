@@ -56,7 +56,7 @@ def open_workspace(parent: Path) -> Iterator[Path]:
         text = f"cannot write '{error.filename or parent}': {error.strerror or error}"
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise DiskFull(text, hint="remove models with vllama rm") from error
-        raise VllamaError(text, hint="check the folder's owner and rights") from error
+        raise VllamaError(text, hint="check the folder's owner and permissions") from error
 
 
 def remove_leftovers(parent: Path) -> None:
@@ -76,9 +76,9 @@ def check_free_space(
     free = free_space(folder)
     if need_bytes + RESERVE_BYTES > free:
         raise DiskFull(
-            f"cannot {what}: it needs about {format_bytes_decimal(need_bytes)} for a while, "
+            f"cannot {what}: it temporarily needs about {format_bytes_decimal(need_bytes)}, "
             f"and {format_bytes_decimal(free)} are free at {folder}",
-            hint="remove models with vllama rm, or name a file on a larger disk with --output",
+            hint="remove models with vllama rm, or use --output with a file on a larger disk",
         )
 
 
@@ -106,14 +106,14 @@ def check_folder(folder: Path, name: str) -> None:
         raise BadModelFile(
             f"cannot convert '{name}': {missing[0]} is missing"
             + (f", and {len(missing) - 1} more" if len(missing) > 1 else ""),
-            hint="fetch the model again",
+            hint="download the model again",
         )
     method = "MLX" if is_mlx(folder) else read_quant_method(folder)
     check_weights(name, method, is_mistral=is_mistral_format(list_names(folder)))
     if not has_tokenizer(path.name for path in folder.iterdir() if path.is_file()):
         raise BadModelFile(
-            f"cannot convert '{name}': there is no tokenizer in '{folder}'",
-            hint="put the model's tokenizer.json (or tokenizer.model) there",
+            f"cannot convert '{name}': '{folder}' has no tokenizer",
+            hint="add the model's tokenizer.json (or tokenizer.model)",
         )
 
 
@@ -122,17 +122,15 @@ def check_weights(name: str, method: str | None, *, is_mistral: bool) -> None:
     if is_mistral:
         raise BadModelFile(
             f"cannot convert '{name}': its weights are in Mistral's own format",
-            hint="convert the model in the format of transformers, or look for a GGUF of it",
+            hint="convert the model in the transformers format, or find a GGUF of it",
         )
     reason = None
     if (method or "").startswith("MLX"):
-        reason = "it was made for Apple's MLX"
+        reason = "it is in Apple's MLX format"
     elif (method or "").lower() in UNDONE_BY_NOBODY:
-        reason = f"its weights are quantized with {method}, which the converter cannot undo"
+        reason = f"its weights are quantized with {method}, which the converter does not support"
     if reason is not None:
-        raise BadModelFile(
-            f"cannot convert '{name}': {reason}", hint="convert the model that it was made from"
-        )
+        raise BadModelFile(f"cannot convert '{name}': {reason}", hint="convert the original model")
 
 
 def read_quant_method(folder: Path) -> str | None:

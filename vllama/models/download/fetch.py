@@ -150,7 +150,7 @@ def map_disk_errors(place: BlobStorage, what: str) -> Iterator[None]:
             ) from error
         raise VllamaError(
             f"cannot write to '{error.filename or place.folder}': {error.strerror or error}",
-            hint=f"check the folder's owner and rights, or set {place.variable}",
+            hint=f"check the folder's owner and permissions, or set {place.variable}",
         ) from error
 
 

@@ -113,8 +113,8 @@ class FileDownload:
             etag, size = location.etag, location.size_bytes
             if 0 < self._file.size_bytes < size:  # the free space was checked for the smaller size
                 raise SourceError(
-                    f"cannot fetch '{self._file.path}': it has {size} bytes, "
-                    f"and {self._file.size_bytes} were announced"
+                    f"cannot download '{self._file.path}': its size is {size} bytes, but "
+                    f"{self._file.size_bytes} were expected"
                 )
             check_size(self._file.path, size, self._settings.max_blob_size_bytes)
             with self._locked(location):
@@ -140,7 +140,7 @@ class FileDownload:
                     self._tell_retry(tries, str(error))
                     self._pause(tries, str(error))
             if expired is not None and expired.etag != location.etag:
-                raise SourceError(f"cannot fetch '{self._file.path}': it changed at the source")
+                raise SourceError(f"cannot download '{self._file.path}': it changed on the server")
             self._location = location
             return location
 
@@ -246,15 +246,15 @@ class FileDownload:
                     raise RangesUnsupported from error
                 if tries >= self._settings.attempts or error.wait_s > _LONGEST_WAIT_S:
                     raise SourceError(
-                        f"cannot fetch '{self._file.path}': {error}",
-                        hint="pull again: it goes on where it stopped",
+                        f"cannot download '{self._file.path}': {error}",
+                        hint="pull again to resume",
                     ) from error
                 self._tell_retry(tries, str(error))
                 self._pause(tries, str(error), error.wait_s)
                 if error.expired:
                     self._locate(location)
             except (BadAddress, SourceError) as error:
-                raise SourceError(f"cannot fetch '{self._file.path}': {error}") from error
+                raise SourceError(f"cannot download '{self._file.path}': {error}") from error
 
     def _receive(self, partial: PartialFile, part: Range, location: Location) -> None:
         pieces = stream_part(
@@ -267,7 +267,7 @@ class FileDownload:
         with closing(pieces):
             for data in pieces:
                 if self._ended.is_set():
-                    raise Cancelled("cannot go on: canceled")
+                    raise Cancelled("cannot continue: canceled")
                 partial.write(part, data)
 
     def _tell_retry(self, tries: int, reason: str) -> None:
@@ -282,13 +282,13 @@ class FileDownload:
         while True:
             self._check_stops(reason)
             if self._ended.wait(min(_TICK_S, max(0.0, until - time.monotonic()))):
-                raise Cancelled("cannot go on: another connection failed", hint=reason)
+                raise Cancelled("cannot continue: another connection failed", hint=reason)
             if time.monotonic() >= until:
                 return
 
     def _check_stops(self, reason: str = "") -> None:
         if any(stop.is_set() for stop in self._stops):
-            raise Cancelled("cannot go on: canceled", hint=reason or None)
+            raise Cancelled("cannot continue: canceled", hint=reason or None)
 
     def _emit(self, etag: str, total: int, done: int, *, force: bool = False) -> None:
         now = time.monotonic()

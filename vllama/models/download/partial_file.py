@@ -181,9 +181,9 @@ class PartialFile:
         if wanted is not None and found != wanted.lower():
             self.discard()
             raise ChecksumMismatch(
-                f"cannot use '{name}' as it came: its {self._hash.name} is {found}, "
-                f"announced was {wanted}",
-                hint="pull again; if that fails too, the file at the source is damaged",
+                f"cannot use the downloaded '{name}': its {self._hash.name} is {found}, expected "
+                f"{wanted}",
+                hint="pull again; if that fails too, the source file is damaged",
             )
         os.fsync(self._fd)
         self._path.replace(blob)

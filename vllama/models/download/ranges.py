@@ -91,29 +91,27 @@ def _check(answer: StreamedResponse, part: Range, location: Location, ranged: bo
         if other and kind in _FILES:
             _check_size(str(answer.length), location)
         if other or kind.startswith("text/html"):  # a proxy's login, a storage's apology
-            raise RetryNeeded(f"something else came instead of the file ({kind})")
+            raise RetryNeeded(f"unexpected content instead of the file ({kind})")
         if ranged and (part.position or part.size != location.size_bytes):
             raise RangesUnsupported
     elif status in _EXPIRED:
-        raise RetryNeeded(f"the storage answered {status}", expired=True)
+        raise RetryNeeded(f"the storage returned {status}", expired=True)
     elif status in (206, 408, 416, 425, 429) or status >= 500:
         if status == 416:  # bytes */SIZE
             _check_size(answer.headers.get("content-range", "").rpartition("/")[2] or "*", location)
-        raise RetryNeeded(f"the storage answered {status}", wait_s=parse_wait_s(answer.headers))
+        raise RetryNeeded(f"the storage returned {status}", wait_s=parse_wait_s(answer.headers))
     else:
-        raise SourceError(f"the storage answered {status}")
+        raise SourceError(f"the storage returned {status}")
 
 
 def _check_range(said: str, part: Range, location: Location) -> None:
     match = _RANGE.fullmatch(said.strip())
     if match is None or int(match[1]) != part.position:
-        raise RetryNeeded(
-            f"the storage sent another range than asked for ('{said}')", misplaced=True
-        )
+        raise RetryNeeded(f"the storage returned an unexpected range ('{said}')", misplaced=True)
     _check_size(match[2], location)
 
 
 def _check_size(said: str, location: Location) -> None:
     """Raise SourceError for a file of another size: it will not grow while it is asked for."""
     if said not in ("*", str(location.size_bytes)):
-        raise SourceError(f"the storage's file has {said} bytes, not {location.size_bytes}")
+        raise SourceError(f"the stored file has {said} bytes, not {location.size_bytes}")

@@ -29,7 +29,7 @@ def check_template_length(template: str | None) -> str | None:
     if template is not None and len(template) > MOST_TEMPLATE_CHARS:
         raise BadModelFile(
             f"cannot use the model: its chat template is longer than {MOST_TEMPLATE_CHARS}",
-            hint="fetch the model from its maker",
+            hint="download the model from its publisher",
         )
     return template
 

@@ -55,7 +55,7 @@ def read_info(bundle: Bundle) -> ModelInfo:
     if (kind := meta.get("general.type", usual)) != "model":
         raise BadModelFile(
             f"cannot use '{bundle.path}' as a model: its type is {kind}",
-            hint="name the model's file; Modelfiles take adapters by ADAPTER, projectors by FROM",
+            hint="use the model's file; Modelfiles use ADAPTER for adapters, FROM for projectors",
         )
     _check_parts([path for path in bundle.files if path not in others], headers)
     info = combine_headers(headers, projector=projector, quant=bundle.quant)
@@ -65,8 +65,8 @@ def read_info(bundle: Bundle) -> ModelInfo:
         info = _add_beside(info, combine_headers([header]).weights_bytes)
     if info.parameter_count == 0:
         raise BadModelFile(
-            f"cannot use '{bundle.path}': it holds no weights (a vocabulary only)",
-            hint="fetch the model itself",
+            f"cannot use '{bundle.path}': it has no weights, only a vocabulary",
+            hint="download the model itself",
         )
     return info
 
@@ -85,7 +85,7 @@ def _check_parts(paths: Sequence[Path], headers: Sequence[GgufHeader]) -> None:
             raise BadModelFile(
                 f"cannot use '{path}': it is part {part} of {count} of a model, not {number} of "
                 f"{len(paths)}{name if lacking else ''}",
-                hint="fetch all parts under their own names; llama-gguf-split --merge joins them",
+                hint="download all parts under their names; llama-gguf-split --merge joins them",
             )
 
 
@@ -129,8 +129,8 @@ def combine_headers(
     arch = _text(meta, "general.architecture")
     if not arch:
         raise BadModelFile(
-            "cannot use the model: its file does not name an architecture",
-            hint="fetch another file of the model: this one lacks general.architecture",
+            "cannot use the model: its file does not specify an architecture",
+            hint="download another file of the model: this one lacks general.architecture",
         )
     heads = _ints(meta, f"{arch}.attention.head_count", MOST_HEADS)
     layers = _int(meta, f"{arch}.block_count", MOST_LAYERS)
@@ -234,10 +234,10 @@ def describe_template(bundle: Bundle, info: ModelInfo) -> str:
     if not chats or bundle.template is not None:
         return ""
     if info.mistral_tokenizer:
-        return "none: Mistral's tokenizer makes the prompts"
+        return "none: Mistral's tokenizer builds the prompts"
     if info.template_family:
         return f"{info.template_family}, recognized by its tokens"
-    return "" if info.chat_template else "none, and none recognized: prompts are sent as bare text"
+    return "" if info.chat_template else "none, and none recognized: prompts are sent as plain text"
 
 
 def control_tokens(info: ModelInfo) -> Mapping[int, str]:
@@ -379,7 +379,7 @@ def _ints(meta: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> tupl
     wrong = next((i for i in found if not 0 <= i <= most), None)
     if wrong is not None:
         raise BadModelFile(
-            f"cannot use the model: its '{key}' is {wrong}", hint="fetch the file again"
+            f"cannot use the model: its '{key}' is {wrong}", hint="download the file again"
         )
     return found
 

@@ -20,11 +20,11 @@ def read_rank(folder: Path) -> int:
         config = decode_json(read_limited(folder / CONFIG))
         ranks = [config["r"], *config.get("rank_pattern", {}).values()]
         if config["peft_type"] != "LORA" or not all(type(r) is int and r > 0 for r in ranks):
-            raise ValueError("it is no LoRA adapter of PEFT")
+            raise ValueError("it is not a PEFT LoRA adapter")
     except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise BadModelFile(f"cannot read '{folder / CONFIG}': {error}") from error
     if not (folder / WEIGHTS).is_file():
         raise BadModelFile(f"cannot use '{folder}': it has no {WEIGHTS}")
     if max(ranks) > MAX_RANK:
-        raise BadModelFile(f"cannot use '{folder}': rank {max(ranks)} is above {MAX_RANK}")
+        raise BadModelFile(f"cannot use '{folder}': rank {max(ranks)} exceeds {MAX_RANK}")
     return int(max(ranks))

@@ -50,7 +50,7 @@ _MAX_HEADER = 32 * 1024 * 1024  # the largest real ones have some 2 MB
 MAX_TOKENIZER_BYTES = 64 * 1024 * 1024
 _MAX_DIMS = 16
 _MAX_TENSORS = 131_072
-_AGAIN = "fetch the model again"
+_AGAIN = "download the model again"
 _QUANT_NAMES = {"BF16": "BF16", "F16": "F16", "F32": "F32", "F8_E4M3": "FP8", "F8_E5M2": "FP8"}
 FLOATS = {"F64": "d", "F32": "f", "F16": "e", "BF16": "f"}
 """Types of numbers that are read here, and `struct`'s codes for them."""
@@ -154,7 +154,7 @@ def read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, object]]:
         start = file.read(8)
         length = struct.unpack("<Q", start)[0] if len(start) == 8 else 0
         if not 2 <= length <= min(_MAX_HEADER, size - 8):
-            raise _bad(path, "it is no safetensors file, or is cut inside its header")
+            raise _bad(path, "it is not a safetensors file, or its header is truncated")
         raw = file.read(length)
     if raw.count(b"{") > _MAX_TENSORS:
         raise _bad(path, f"its header has more than {_MAX_TENSORS} tensors")
@@ -168,14 +168,14 @@ def read_header(path: Path) -> tuple[dict[str, TensorEntry], dict[str, object]]:
         raise _bad(path, "its header is damaged") from error
     wrong = next((n for n, entry in entries.items() if not _is_possible(entry)), None)
     if wrong is not None:
-        raise _bad(path, f"its header is damaged: the tensor {wrong[:80]!r} is impossible")
+        raise _bad(path, f"its header is damaged: invalid tensor {wrong[:80]!r}")
     end = max((entry.data_offsets[1] for entry in entries.values()), default=0)
     if size < 8 + length + end:
         missing = 8 + length + end - size
         raise _bad(
             path,
             f"it is truncated: {missing} bytes of tensor data are missing "
-            f"(file has {size}, header announces {8 + length + end})",
+            f"(file has {size}, header declares {8 + length + end})",
         )
     return entries, about if isinstance(about, dict) else {}
 
@@ -271,7 +271,7 @@ def _weights(folder: Path, bits: int | None) -> tuple[int, int, Counter[str]]:
     dtypes: Counter[str] = Counter()
     files = list_weight_files(folder)
     if not files:
-        raise _bad(folder, "there are no *.safetensors files in it")
+        raise _bad(folder, "it has no *.safetensors files")
     for path in files:
         try:
             entries, _ = read_header(path)
@@ -401,7 +401,7 @@ def _int(config: Mapping[str, object], key: str, most: int = MOST_NUMBER) -> int
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         return None
     if value > most:
-        raise BadModelFile(f"cannot use the model: its '{key}' is more than {most}", hint=_AGAIN)
+        raise BadModelFile(f"cannot use the model: its '{key}' exceeds {most}", hint=_AGAIN)
     return value
 
 
@@ -412,9 +412,9 @@ def _json(path: Path, missing_is_fine: bool = False) -> dict[str, object]:
     except FileNotFoundError:
         if missing_is_fine:
             return {}
-        raise _bad(path.parent, f"there is no {path.name} in it") from None
+        raise _bad(path.parent, f"{path.name} is missing") from None
     except (OSError, ValueError) as error:
-        raise _bad(path, f"it is not readable JSON ({error})") from error
+        raise _bad(path, f"it is not valid JSON ({error})") from error
     if not isinstance(value, dict):
         raise _bad(path, "it is not a JSON object")
     return value

@@ -53,7 +53,7 @@ _WEB_PAGE = re.compile(r"([^/]+/[^/]+/[^/]+)/(?:tree|blob|resolve)/([^/]+)(?:/(.
 _HUB_FILE = re.compile(
     r"((?:(?:www\.)?(?:hf|huggingface)\.co/)?[^/]+/[^/]+)/(?:.*/)?([^/:]+\.gguf)", re.IGNORECASE
 )
-_SHORT_TYPES = "write model[:tag], org/repo[:QUANT] or the path of a .gguf file"
+_SHORT_TYPES = "use the form model[:tag], org/repo[:QUANT] or the path of a .gguf file"
 
 
 class Kind(StrEnum):
@@ -103,7 +103,7 @@ class ModelRef:
         """Make the reference of a file or folder."""
         home = path.parts[:1]
         if home and home[0].startswith("~") and home[0] != "~":  # would tell which users exist
-            raise _invalid("write the whole path")
+            raise _invalid("use the full path")
         try:
             full = path.expanduser().absolute()
         except RuntimeError as error:  # there is no home folder
@@ -157,7 +157,7 @@ class ModelRef:
         if segments[0].lower() in HUB_HOSTS or (len(segments) == 2 and scheme is None):
             return cls._of_hub_segments(text, segments, tag, revision)
         if scheme in ("http", "https") and rest.lower().endswith(".gguf"):
-            raise _invalid("download the file first, then use its path as the name")
+            raise _invalid("download the file first, then use its path")
         return cls._of_library_segments(text, segments, tag, revision)
 
     @classmethod
@@ -168,7 +168,7 @@ class ModelRef:
         parts = segments[1:] if host else segments
         if len(parts) != 2:
             raise _invalid(
-                "name a hub model as hf.co/org/repo[:QUANT]; a single file of it by its "
+                "for a hub model use hf.co/org/repo[:QUANT]; for a single file, its "
                 "quantization, such as :Q4_K_M"
             )
         namespace, repo = parts
@@ -190,7 +190,7 @@ class ModelRef:
         cls, text: str, segments: list[str], tag: str, revision: str | None
     ) -> ModelRef:
         if revision is not None:
-            raise _invalid("only a model of the hub has revisions: name it org/repo@revision")
+            raise _invalid("only hub models have revisions: org/repo@revision")
         if len(segments) > 3:
             raise _invalid(_SHORT_TYPES)
         model = segments[-1]
@@ -354,9 +354,9 @@ def _split_revision(rest: str, *, before_path: bool) -> tuple[str, str | None]:
         name, after = f"{name}{slash}{path}", unquote(after)
     revision, colon, tag = after.partition(":")
     if revision.lower() == "sha256":
-        raise _invalid("leave the @digest out and name a tag instead")
+        raise _invalid("use a tag instead of the @digest")
     if _REVISION.fullmatch(revision) is None:
-        raise _invalid(f"check the revision {revision!r}: name a branch, a tag or a commit")
+        raise _invalid(f"check the revision {revision!r}: it must be a branch, tag or commit")
     return f"{name}{colon}{tag}", revision
 
 
@@ -367,7 +367,7 @@ def _strip_web_page(rest: str) -> tuple[str, str | None, str | None]:
         return rest, None, None
     branch, file = unquote(match.group(2)), match.group(3)
     if _REVISION.fullmatch(branch) is None:
-        raise _invalid(f"check the revision {branch!r}: name a branch, a tag or a commit")
+        raise _invalid(f"check the revision {branch!r}: it must be a branch, tag or commit")
     return match.group(1), file.rsplit("/", 1)[-1] if file else None, branch
 
 

@@ -191,7 +191,7 @@ def explain_left_out(paths: Iterable[str], look: Look = NAMES_ONLY) -> dict[str,
     for path in present:
         if match := _PIECE.search(path):
             whole = path[: match.start()] + ".gguf"
-            reasons.setdefault(whole, "it is cut into pieces that have to be joined first")
+            reasons.setdefault(whole, "its parts must be joined first")
             continue
         shard = _find_shard(path, look)
         if shard is None or not is_gguf_model(path, look) or shard[0] in seen:

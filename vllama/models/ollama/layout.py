@@ -97,7 +97,7 @@ class OllamaModels(BlobStorage):
             try:
                 yield ModelRef.of_parts(*path.relative_to(self._manifests).parts)
             except InvalidModelRef:
-                note(show_path(path), "its path is no model's name", logging.INFO)
+                note(show_path(path), "its path is not a valid model name", logging.INFO)
 
     def _list_manifests(self, model: str = "*") -> Iterator[Path]:
         rest_on(self._manifests)
@@ -212,7 +212,7 @@ def find_target(
     if registry is not None and host.lower() == DEFAULT_HOST:
         return RegistryTarget(name=ref, address=_normalize_address(registry), asked=asked)
     if text.startswith("http://") and not (insecure or _is_this_machine(host)):
-        raise BadRequest("insecure protocol http", hint="allow it: vllama pull --insecure")
+        raise BadRequest("insecure protocol http", hint="to allow it: vllama pull --insecure")
     plain = insecure or (_is_this_machine(host) and not text.startswith("https://"))
     address = f"{'http' if plain else 'https'}://{host}"
     return RegistryTarget(name=ref, address=address, asked=asked)
@@ -224,8 +224,8 @@ def _normalize_address(registry: str) -> str:
     parts = urlsplit(registry.rstrip("/"))
     if parts.scheme not in ("http", "https") or not parts.netloc:
         raise ConfigError(
-            f"cannot use ollama_registry '{registry}': it is not the address of a registry",
-            hint="give a host, or an address such as https://registry.example",
+            f"cannot use ollama_registry '{registry}': not a registry address",
+            hint="use a host, or an address such as https://registry.example",
         )
     return parts.geturl()
 

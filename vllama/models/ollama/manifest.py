@@ -76,7 +76,7 @@ def parse_manifest(content: bytes) -> Manifest:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"its manifest is damaged ({error})") from None
     if document.manifests and not document.layers:
-        raise ValueError("its manifest is a list of manifests, as for container images")
+        raise ValueError("its manifest is a manifest list, as for container images")
     layers = tuple(_make_layer(blob) for blob in document.layers or ())
     config = _make_layer(document.config) if document.config and document.config.digest else None
     return Manifest(layers=layers, config=config)
@@ -85,7 +85,7 @@ def parse_manifest(content: bytes) -> Manifest:
 def _make_layer(blob: _Blob) -> Layer:
     match = _DIGEST.fullmatch(blob.digest)
     if match is None or blob.size < 0:
-        raise ValueError(f"its manifest names the invalid blob '{blob.digest[:80]}'")
+        raise ValueError(f"its manifest has the invalid blob '{blob.digest[:80]}'")
     kind = blob.mediaType.partition(";")[0].strip()
     return Layer(kind=kind.removeprefix(_LAYER_TYPE), digest=match[1].lower(), size_bytes=blob.size)
 
@@ -105,6 +105,6 @@ def explain_unservable(manifest: Manifest, config: Mapping[str, Any]) -> str | N
     if not models:
         return "it has no model layer"
     if len(models) > 1:
-        return "it is split over several layers, which llama.cpp cannot read as blobs"
+        return "it is split into several layers, which llama.cpp cannot read"
     form = config.get("model_format") or "gguf"
     return None if form == "gguf" else f"its format is {form}, not gguf"

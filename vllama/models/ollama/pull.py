@@ -109,7 +109,7 @@ def pull_model(
                 if all(models.has_blob(blob.digest, blob.size_bytes) for blob in manifest.blobs):
                     _publish(models, name, content, progress)
                     return name
-    raise SourceError(f"cannot pull '{what}': its blobs are deleted as soon as they are here")
+    raise SourceError(f"cannot pull '{what}': its files are deleted right after the download")
 
 
 def _fetch_manifest(
@@ -143,12 +143,12 @@ def _check_manifest(content: bytes, what: str, formats: Sequence[Format]) -> Man
     if reason := explain_unservable(manifest, {}):
         raise NoPlan(
             f"cannot pull '{what}': {reason}",
-            hint="pull a GGUF of it from the hub: vllama pull hf.co/org/repo",
+            hint="pull a GGUF of it from the Hugging Face hub: vllama pull hf.co/org/repo",
         )
     if Format.GGUF not in formats:
         raise NoPlan(
-            f"cannot serve '{what}' here: it is GGUF, and {' or '.join(formats)} is wanted",
-            hint="install an engine that serves it: vllama engines",
+            f"cannot serve '{what}' here: it is GGUF, but {' or '.join(formats)} is required",
+            hint="install an engine that supports it: vllama engines",
         )
     return manifest
 
@@ -159,7 +159,7 @@ _MAX_REDIRECTS = 5
 _AGENT = {"user-agent": f"vllama/{__version__}"}
 _CHALLENGE = re.compile(r'(\w+)="([^"]*)"')
 _TOKEN = re.compile(r"[\x21-\x7e]{1,65536}")  # characters that are allowed in a header
-_LOGIN = "only public models can be pulled: vllama has no account there"
+_LOGIN = "only public models can be pulled: vllama has no account on that registry"
 
 
 class _TokenAnswer(msgspec.Struct):
@@ -213,7 +213,7 @@ class OllamaRegistry:
                 if find_origin(url) != find_origin(self._base):
                     break
             else:
-                raise SourceError(f"{self._cannot}: {self._host} redirects without end")
+                raise SourceError(f"{self._cannot}: {self._host} redirects endlessly")
         return Location(url=url, etag=file.etag, size_bytes=file.size_bytes, headers=headers)
 
     def _make_headers(self) -> dict[str, str]:
@@ -245,7 +245,7 @@ class OllamaRegistry:
         if find_origin(realm)[1:] != find_origin(self._base)[1:] or downgraded:
             # as in Ollama, a registry must not send its clients to another host
             raise AuthRequired(
-                f"{self._cannot}: {self._host} sends its clients to another host for a token, "
+                f"{self._cannot}: {self._host} requires a token from another host, "
                 f"{urlsplit(realm).netloc}"
             )
         query = [("service", parameters["service"])] if parameters.get("service") else []
@@ -263,7 +263,7 @@ class OllamaRegistry:
         token = reply.token or reply.access_token
         if not token or not _TOKEN.fullmatch(token):
             raise AuthRequired(
-                f"{self._cannot}: {self._host} gave no token ({status})", hint=_LOGIN
+                f"{self._cannot}: {self._host} returned no token ({status})", hint=_LOGIN
             )
         return token
 
@@ -281,8 +281,8 @@ class OllamaRegistry:
             raise AuthRequired(f"{self._cannot}: {self._host} does not allow it", hint=_LOGIN)
         if status == 404:
             raise SourceError(
-                f"{self._cannot}: {self._host} lacks one of its blobs",
-                hint="pull again; if that fails too, the model is damaged there",
+                f"{self._cannot}: {self._host} is missing one of its files",
+                hint="pull again; if that fails too, the model is damaged on the registry",
             )
         said = f"{status} {answer.reason}".rstrip()
         if status == 429 or status >= 500:
@@ -300,7 +300,7 @@ class OllamaRegistry:
         except ConnectionBroken as error:
             raise Offline(
                 f"cannot reach {self._host}: {describe_connection_error(error)}",
-                hint="check the network and the proxy",
+                hint="check the network and proxy settings",
             ) from error
         except BadAddress as error:
             raise SourceError(f"{self._cannot}: {error}") from error

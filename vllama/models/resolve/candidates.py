@@ -38,7 +38,7 @@ from vllama.models.types import Bundle, Format, Listed, Repository, Transient, V
 if TYPE_CHECKING:
     from vllama.models.sources.hf import HuggingFace
 
-LISTED, DISABLED = "listed by the hub", "it is private or disabled"
+LISTED, DISABLED = "from the hub's list", "it is private or disabled"
 TRIES = 8  # other people's repositories to open before giving up
 ReadJson = Callable[[str], Mapping[str, object]]
 _NAMES_SHOWN = 8
@@ -88,7 +88,7 @@ def explain_missing_variant(repository: Repository, tag: str | None) -> str:
         return "; ".join(f"{path}: {why}" for path, why in problems.items())
     labels = [v.label for v in repository.variants if v.format is Format.GGUF]
     if not labels:
-        return "it holds no GGUF"
+        return "it has no GGUF files"
     wanted = parse_quant_tag(tag or "") or tag
     return f"it has no {wanted}, only {', '.join(labels[:_NAMES_SHOWN])}"
 
@@ -108,7 +108,7 @@ def find_quantized_safetensors(hub: HuggingFace, repository: Repository) -> tupl
             continue  # GGUF and others: not meant here
         reason = explain_name_mismatch(base, child.hub_id) or (child.disabled and DISABLED) or None
         if reason is None and get_scheme(child.hub_id) is None:
-            reason = "its name does not say how it is quantized"
+            reason = "its name does not state the quantization"
         if reason is None:
             fit.append(child)
         else:
@@ -136,7 +136,7 @@ def find_quantized_safetensors(hub: HuggingFace, repository: Repository) -> tupl
             continue
         whole = next((v for v in other.variants if v.format is Format.SAFETENSORS), None)
         if whole is None:
-            reason = "it holds no safetensors"
+            reason = "it has no safetensors files"
             refused.append(Candidate(hub_id=name, found=found, reason=reason))
             continue
         kind = get_scheme(other.hub_id)
@@ -154,7 +154,7 @@ def find_quantized_safetensors(hub: HuggingFace, repository: Repository) -> tupl
 
 def suggest_conversion(name: str) -> str:
     """Return the imperative that makes a GGUF of `name`."""
-    return f"make a GGUF of it: vllama convert {name}"
+    return f"convert it to GGUF: vllama convert {name}"
 
 
 def suggest_conversion_of(bundle: Bundle) -> str | None:
@@ -192,7 +192,7 @@ def explain_missing_weights(repository: Repository, read: ReadJson) -> str | Non
     if not missing:
         return None
     more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-    return f"its weights are not complete: the repository lacks {missing[0]}{more}"
+    return f"its weights are incomplete: the repository lacks {missing[0]}{more}"
 
 
 def suggest_bases(repository: Repository, read: ReadJson) -> str | None:
@@ -210,29 +210,27 @@ def _make_no_weights_error(repository: Repository, read: ReadJson) -> NoPlan:
     base = suggest_bases(repository, read)
     if "adapter_config.json" in names or "adapter_model.safetensors" in names:
         return NoPlan(
-            f"cannot serve '{hub_id}': it is a LoRA adapter, which needs the model that it was "
-            "made for",
-            hint=f"pull that model: {base or 'its page on the hub names it'}; then add the adapter "
+            f"cannot serve '{hub_id}': it is a LoRA adapter, which needs its base model",
+            hint=f"pull the base model: {base or 'see its page on the hub'}; then add the adapter "
             "with ADAPTER in a Modelfile (vllama create)",
         )
     if any(PurePosixPath(name).match("consolidated*.safetensors") for name in names):
         return NoPlan(
             f"cannot serve '{hub_id}': its weights are in Mistral's own format "
-            f"(consolidated.safetensors), and the {PARAMS} that belongs to it is missing",
-            hint="look for the same model as GGUF or in the format of transformers",
+            f"(consolidated.safetensors), and {PARAMS} is missing",
+            hint="find the same model as GGUF or in the transformers format",
         )
     if "model_index.json" in names:
         return NoPlan(
-            f"cannot serve '{hub_id}': it is a pipeline of the diffusers library, not a language "
-            "model",
-            hint="choose a language model, such as Qwen/Qwen3-0.6B",
+            f"cannot serve '{hub_id}': it is a diffusers pipeline, not a language model",
+            hint="use a language model, such as Qwen/Qwen3-0.6B",
         )
     problems = explain_left_out(names)
     what = "; ".join(f"{path}: {why}" for path, why in list(problems.items())[:2])
     return NoPlan(
-        f"cannot serve '{hub_id}': it holds neither GGUF nor safetensors weights"
+        f"cannot serve '{hub_id}': it has neither GGUF nor safetensors weights"
         f"{' that can be used' if problems else ''}, only {what or _list_kinds(sorted(names))}",
-        hint="look for a quantized repository of the model on the hub",
+        hint="find a quantized repository of the model on the hub",
     )
 
 
@@ -248,9 +246,9 @@ def _make_no_tag_error(
     return ModelNotFound(
         f"hf.co/{repository.hub_id}:{tag}",
         message=f"cannot find ':{tag}' in '{repository.hub_id}'{broken}",
-        hint=f"take one of: {shown}"
+        hint=f"use one of: {shown}"
         if has_quants
-        else f"leave the tag out: neither it nor a GGUF of it by others has {tag}",
+        else f"omit the tag: neither this repository nor another GGUF of it has {tag}",
     )
 
 
@@ -260,29 +258,27 @@ def _make_format_error(repository: Repository, formats: Sequence[Format], read: 
     if Format.SAFETENSORS not in formats and is_mistral_format(repository.paths):
         return NoPlan(
             f"cannot serve '{hub_id}' here: its weights are in Mistral's own format "
-            f"({PARAMS}), which no engine here reads",
-            hint="name a GGUF repository of the model, or install an engine that serves it: "
+            f"({PARAMS}), which no installed engine supports",
+            hint="use a GGUF repository of the model, or install an engine that supports it: "
             "vllama engines",
         )
     scheme = read_scheme(read("config.json")) if Format.SAFETENSORS in found else None
     have, want = " and ".join(sorted(found)), " or ".join(formats) or "another format"
     is_mlx = scheme is not None and scheme.startswith("MLX")
     packed = " packed for Apple's MLX" if is_mlx else f" quantized with {scheme}" if scheme else ""
-    error = NoPlan(
-        f"cannot serve '{hub_id}' here: it holds {have}{packed} only, and {want} is wanted"
-    )
+    error = NoPlan(f"cannot serve '{hub_id}' here: it has only {have}{packed}; {want} is required")
     base = suggest_bases(repository, read)
-    instead = f"pull what it was made from: {base}" if base else "name a GGUF of the model"
+    instead = f"pull the original model: {base}" if base else "use a GGUF of the model"
     if is_mlx:
         error.hint = instead
     elif Format.GGUF not in formats:
-        install = "install an engine that serves it: vllama engines"
+        install = "install an engine that supports it: vllama engines"
         error.hint = f"{instead}; or {install}" if base else install
     elif Format.SAFETENSORS in found and (scheme or "").lower() in UNDONE_BY_NOBODY:
         error.hint = f"{instead}; or install an engine for {have}: vllama engines"
     else:
         error.hint = (
-            f"{suggest_conversion(hub_id)}; or name a GGUF repository of the model, "
+            f"{suggest_conversion(hub_id)}; or use a GGUF repository of the model, "
             f"or install an engine for {have}: vllama engines"
         )
     return error

@@ -47,13 +47,13 @@ def explain_name_mismatch(base: str, child: str) -> str | None:
         ours = ours[1:]
         at = _find(ours, theirs)
     if at is None:
-        return f"its name is not that of {base_name}"
+        return f"its name does not match {base_name}"
     others = theirs[:at] + theirs[at + len(ours) :]
     # after the name, an organization's word may be part of another model's name
     allowed = [w for w in theirs[:at] if w in org_words]
     extra = [w for w in others if w not in _FORM and w not in allowed]
     if extra:
-        return f"it is another model: '{' '.join(extra)}' in its name"
+        return f"it is a different model: '{' '.join(extra)}' in its name"
     return None
 
 
@@ -70,7 +70,7 @@ def explain_size_mismatch(
     least = base * (1 - (_TOWERS if sees else _TOLERANCE))
     if least <= child <= base * (1 + _TOLERANCE):
         return None
-    return f"it has {child / 1e9:.2f} B parameters, {named} has {base / 1e9:.2f} B"
+    return f"it has {child / 1e9:.2f} B parameters, but {named} has {base / 1e9:.2f} B"
 
 
 def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTIZERS) -> int:

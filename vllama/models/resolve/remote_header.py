@@ -90,7 +90,7 @@ class _Remote:
                 status = response.status
                 if status not in (200, 206):
                     kind = Transient if status >= 500 else SourceError
-                    raise kind(f"cannot read '{self.path}': the storage answered {status}")
+                    raise kind(f"cannot read '{self.path}': the storage returned {status}")
                 # a server without Range sends the file from its beginning: stop early
                 skip = start if status == 200 else 0
                 body = b""
@@ -105,7 +105,7 @@ class _Remote:
             raise SourceError(f"cannot read '{self.path}': {error}") from error
         body = body[skip : skip + end - start]
         if len(body) < end - start:
-            raise SourceError(f"cannot read '{self.path}': the storage sent too little")
+            raise SourceError(f"cannot read '{self.path}': the storage returned too little data")
         return body
 
 
@@ -118,7 +118,7 @@ def _gguf(reach: Callable[[SourceFile], _Remote], variant: Variant, threads: int
         quant=variant.quant,
     )
     if info.parameter_count == 0:
-        raise BadModelFile(f"cannot use '{variant.files[0].path}': it holds no weights")
+        raise BadModelFile(f"cannot use '{variant.files[0].path}': it has no weights")
     return info
 
 

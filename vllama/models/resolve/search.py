@@ -149,7 +149,7 @@ class _Search:
         except ModelNotFound as error:
             if self._named:
                 raise _add_near_names(self._hub, self._id, error) from error
-            self._refuse(self._id, "named", "there is no such repository")
+            self._refuse(self._id, "named", "no such repository")
             return None
         except (Offline, Transient):
             raise
@@ -183,14 +183,14 @@ class _Search:
         tried = 0
         for hub_id, found, whose in self._iterate_forms(base_id, base):
             if tried == TRIES:
-                self._refuse(hub_id, found, "enough others were opened before it")
+                self._refuse(hub_id, found, "enough others were checked before it")
                 continue
             try:
                 child = self._hub.resolve(hub_id)
                 self._hub.check_access(child)
             except ModelNotFound:
                 if found == LISTED:
-                    self._refuse(hub_id, found, "it is gone")
+                    self._refuse(hub_id, found, "it no longer exists")
                 continue
             except (Offline, Transient):
                 raise
@@ -207,7 +207,7 @@ class _Search:
                 continue
             taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
             after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
-            why = f"{child.hub_id} comes before it"
+            why = f"{child.hub_id} is preferred"
             self._rest = tuple(Candidate(hub_id=i, found=LISTED, reason=why) for i in after)
             yield taken
 
@@ -222,7 +222,7 @@ class _Search:
                 self._explain_misfit(base, base_id, child) or (child.disabled and DISABLED) or None
             )
             if reason is None and child.paths and not group_ggufs(child.paths):
-                reason = "; ".join(explain_left_out(child.paths).values()) or "it holds no GGUF"
+                reason = "; ".join(explain_left_out(child.paths).values()) or "it has no GGUF files"
             if reason is None:
                 fit.append(child)
             else:
@@ -235,10 +235,10 @@ class _Search:
         if not (fit and rank_publisher(base_id, fit[0].hub_id) == 0) and "/" in base_id:
             own = [name for name in names if rank_publisher(base_id, name) == 0]
             names = [name for name in names if name not in own]
-            yield from ((name, "by its name", "its maker") for name in own)
+            yield from ((name, "by its name", "its publisher") for name in own)
         for child in fit:
             maker = rank_publisher(base_id, child.hub_id) == 0
-            whose = "its maker" if maker else child.hub_id.partition("/")[0]
+            whose = "its publisher" if maker else child.hub_id.partition("/")[0]
             yield child.hub_id, LISTED, whose
         yield from ((name, "by its name", name.partition("/")[0]) for name in names)
 
@@ -253,13 +253,13 @@ class _Search:
         )
 
     def _take(self, repository: Repository, variant: Variant, found: str, reason: str) -> Candidate:
-        chosen = "as asked for" if self._tag else "of what there is"
+        chosen = "as requested" if self._tag else "among the available ones"
         why = f"{reason}; {variant.quant} {chosen}" if variant.quant else reason
         taken, *_ = own = [
             Candidate(
                 hub_id=repository.hub_id,
                 found=found,
-                reason=why if one == variant else f"{variant.label} was taken",
+                reason=why if one == variant else f"{variant.label} was chosen",
                 taken=one == variant,
                 variant=one,
                 repository=repository,
@@ -283,7 +283,7 @@ class _Search:
                 name = f" ({base.license})" if base.license else ""
                 notes.append(
                     f"license: {base.hub_id} is gated, {taken.hub_id} is not; "
-                    f"the model's license{name} applies all the same: "
+                    f"the model's license{name} still applies: "
                     f"{HUB_ADDRESS}/{base.hub_id}"
                 )
         return Resolution(
@@ -302,12 +302,12 @@ class _Search:
                 f"hf.co/{self._id}{tag}",
                 message=f"cannot find '{self._id}' or a GGUF of it on the hub"
                 + (f" with {self._tag}" if tag else ""),
-                hint="name a repository: vllama pull hf.co/org/repo",
+                hint="specify a repository: vllama pull hf.co/org/repo",
             )
         elif self._broken is not None:
             error = NoPlan(
                 f"cannot serve '{base.hub_id}': {self._broken}",
-                hint="take another repository of the model, or an earlier revision of this one",
+                hint="use another repository of the model, or an earlier revision of this one",
             )
         else:
             read = read_or_nothing(partial(self._hub.read_json, base))
@@ -315,7 +315,7 @@ class _Search:
         looked = [f"{c.hub_id}: {c.reason}" for c in self._seen if c.found != "named"]
         if looked:
             more = f" and {len(looked) - _SHOWN} more" if len(looked) > _SHOWN else ""
-            error.hint = f"{error.hint}; not taken: {'; '.join(looked[:_SHOWN])}{more}"
+            error.hint = f"{error.hint}; rejected: {'; '.join(looked[:_SHOWN])}{more}"
         return error
 
 

@@ -135,9 +135,9 @@ class HuggingFace:
         stated = found.get("x-linked-etag") or found.get("etag") or ""
         etag = stated.removeprefix("W/").strip('"')
         if not is_plain(etag):
-            raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no checksum")
+            raise SourceError(f"cannot pull '{file.path}' of '{repository.hub_id}': no checksum")
         if not 0 <= size <= MOST_FILE_BYTES:
-            raise SourceError(f"cannot fetch '{file.path}' of '{repository.hub_id}': no such size")
+            raise SourceError(f"cannot pull '{file.path}' of '{repository.hub_id}': invalid size")
         url = found.get("location") or response.url
         same = find_origin(url) == find_origin(self._endpoint)
         return Location(
@@ -163,7 +163,7 @@ class HuggingFace:
             if response.status not in REDIRECTS or not place or urlsplit(place).netloc:
                 return response
             url = urljoin(url, place)
-        raise BadAddress("it redirects without end")
+        raise BadAddress("it redirects endlessly")
 
     def _list(self, about: str, query: list[tuple[str, str]], most: int) -> list[Listed]:
         with translate_errors(self._endpoint, about):
@@ -201,7 +201,7 @@ class HuggingFace:
                     self._answers.keep(url, token, kept)
             left -= len(kept.body)
             if left < 0 or len(pages) == _MAX_PAGES:
-                raise SourceError(f"cannot read {url}: {self._host} answers without end")
+                raise SourceError(f"cannot read {url}: {self._host} returned an endless response")
             try:
                 page = decode_json(kept.body)
             except ValueError as error:

@@ -78,7 +78,7 @@ def translate_errors(
         ) from error
     except (ValueError, TypeError, KeyError, RecursionError) as error:  # not an answer of a hub
         raise SourceError(
-            f"cannot read '{hub_id}': {host} does not answer like the hub",
+            f"cannot read '{hub_id}': {host} does not respond like the hub",
             hint="check HF_ENDPOINT",
         ) from error
 
@@ -89,13 +89,13 @@ def _make_gated_error(hub_id: str, status: int) -> AuthRequired:
         hint = f"accept its license at {page}, then {_LOG_IN}"
     else:
         hint = f"your token has no access: accept the license at {page} with its account"
-    return AuthRequired(f"cannot fetch '{hub_id}': its license must be accepted", hint=hint)
+    return AuthRequired(f"cannot download '{hub_id}': its license must be accepted", hint=hint)
 
 
 def make_disabled_error(host: str, hub_id: str) -> SourceError:
     """Return the error for a repository that the hub has taken out of use."""
     return SourceError(
-        f"cannot fetch '{hub_id}': {host} has disabled it",
+        f"cannot download '{hub_id}': {host} has disabled it",
         hint="use another repository of the model",
     )
 
@@ -112,22 +112,21 @@ def _make_refused_error(
         case "RepoNotFound":
             return ModelNotFound(
                 hub_id,
-                message=f"cannot find '{hub_id}' on {host}: "
-                "there is no such repository, or it is private",
-                hint=f"check the spelling; for a private one {_LOG_IN}",
+                message=f"cannot find '{hub_id}' on {host}: no such repository, or it is private",
+                hint=f"check the spelling; for a private repository, {_LOG_IN}",
             )
         case "RevisionNotFound":
             return ModelNotFound(
                 hub_id,
                 message=f"cannot find '{hub_id}{f'@{revision}' if revision else ''}' "
                 f"on {host}: the repository has no such revision",
-                hint="name a branch, a tag or a commit of it, or omit the @revision",
+                hint="use a branch, tag or commit, or omit the @revision",
             )
         case "EntryNotFound":
             return ModelNotFound(
                 hub_id,
-                message=f"cannot fetch '{file}' of '{hub_id}': there is no such file",
-                hint="pull again: the repository changed meanwhile",
+                message=f"cannot download '{file}' of '{hub_id}': no such file",
+                hint="pull again: the repository has changed",
             )
     match refused.status:
         case 401:
@@ -145,13 +144,13 @@ def _make_refused_error(
         case 429:
             wait = parse_wait_s(refused.headers)
             return Transient(
-                f"cannot read '{hub_id}': {host} limits the rate of requests",
-                hint=f"try again in {wait} s" if wait else f"wait a little; or {_LOG_IN}",
+                f"cannot read '{hub_id}': rate limited by {host}",
+                hint=f"try again in {wait} s" if wait else f"wait a moment; or {_LOG_IN}",
             )
         case status:
             kind = Transient if status >= 500 else SourceError
             return kind(
-                f"cannot read '{hub_id}': {host} answered {refused}",
+                f"cannot read '{hub_id}': {host} returned {refused}",
                 hint="try again later" if status >= 500 else None,
             )
 

@@ -36,7 +36,7 @@ def read_repository(
     about = _object(row)
     hub_id, commit = _text(about.get("id")), _text(about.get("sha"))
     if hub_id is None or not _is_id(hub_id) or commit is None or not is_plain(commit):
-        raise NotTheHub("it names no repository or no commit")
+        raise NotTheHub("it has no repository or commit")
     files = read_files(row) if files is None else files
     weights = _object(about.get("safetensors"))
     is_packed = not _PACKED.isdisjoint(_object(weights.get("parameters")))
@@ -58,7 +58,7 @@ def read_repository(
 def read_listed(page: object) -> list[Listed]:
     """Parse one page of a list; rows without a repository are skipped. Raises NotTheHub."""
     if not isinstance(page, list):
-        raise NotTheHub("it lists no repositories")
+        raise NotTheHub("it has no list of repositories")
     return [listed for row in page if (listed := _read_listed(_object(row))) is not None]
 
 
@@ -98,7 +98,7 @@ def read_files(row: object) -> tuple[SourceFile, ...]:
 def read_tree(rows: object) -> tuple[SourceFile, ...]:
     """Parse one page of a list of files. Raises NotTheHub."""
     if not isinstance(rows, list) or len(rows) > _MAX_FILES:
-        raise NotTheHub("it lists no files, or too many")
+        raise NotTheHub("it has no list of files, or too many files")
     return tuple(
         _file(_object(row).get("path"), row, _object(_object(row).get("lfs")).get("oid"), "oid")
         for row in rows
@@ -110,13 +110,13 @@ def _file(path: object, row: object, sha256: object, plain: str) -> SourceFile:
     # the etag of an LFS file is its SHA-256, that of a small file is its id in git
     name, sum256 = _text(path), _text(sha256)
     if name is None or not _stays_inside(name):
-        raise NotTheHub("one of its files has no name, or a path outside of its folder")
+        raise NotTheHub("it has a file without a name, or a path outside the repository")
     about = _object(row)
     etag, size = sum256 or _text(about.get(plain)), _count(about.get("size")) or 0
     if etag is not None and not is_plain(etag):
-        raise NotTheHub("one of its files has an invalid checksum")
+        raise NotTheHub("it has a file with an invalid checksum")
     if size > MOST_FILE_BYTES:
-        raise NotTheHub("one of its files has an impossible size")
+        raise NotTheHub("it has a file with an impossible size")
     return SourceFile(path=name, size_bytes=size, etag=etag, sha256=sum256)
 
 

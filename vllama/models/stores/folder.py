@@ -70,7 +70,7 @@ class FolderStore(Store):
             yield from ((group.label, each) for each in self.attempt(path.name, path, read))
         left_out = [(folder / name, why) for name, why in explain_left_out(names, look).items()]
         left_out += [(Path(error.filename), explain(error)) for error in faults]
-        left_out += [(folder / name, "it is no readable file") for name in bad]
+        left_out += [(folder / name, "it is not a readable file") for name in bad]
         yield from ((DEFAULT_LABEL, self.skip(path.name, path, why)) for path, why in left_out)
 
     def find(self, ref: ModelRef) -> Bundle | None:
@@ -87,7 +87,7 @@ class FolderStore(Store):
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
         """Return why the user's own files are not deleted."""
         return (
-            "it is your own file, and vllama did not download it",
+            "vllama did not download this file",
             f"delete '{bundle.path}' yourself",
         )
 
@@ -103,7 +103,7 @@ def _find_at_path(path: Path) -> Bundle | None:
                 return make_gguf_bundle(path.parent, group)
         if shard := parse_shard(path.name):
             reason = explain_left_out(names, look).get(shard[0], "its first part is missing")
-            raise BadModelFile(f"cannot use '{path}': {reason}", hint="fetch all of its parts")
+            raise BadModelFile(f"cannot use '{path}': {reason}", hint="download all of its parts")
         return make_gguf_bundle(path.parent, GgufGroup(paths=(path.name,)))
     if not path.is_dir():
         return None
@@ -114,9 +114,9 @@ def _find_at_path(path: Path) -> Bundle | None:
     groups = group_ggufs(names, look := look_below(path), published=False)
     if len({strip_quant(get_stem(group.paths[0])) for group in groups}) > 1:
         here = ", ".join(group.paths[0] for group in groups)
-        raise BadRequest(f"cannot choose a model in '{path}': it has several", hint=f"name {here}")
+        raise BadRequest(f"cannot choose a model in '{path}': it has several", hint=f"use {here}")
     for name, why in explain_left_out(names, look).items() if not groups else ():
-        raise BadModelFile(f"cannot use '{path / name}': {why}", hint="fetch all of its parts")
+        raise BadModelFile(f"cannot use '{path / name}': {why}", hint="download all of its parts")
     chosen = choose_group(groups, None)
     return make_gguf_bundle(path, chosen) if chosen else None
 
@@ -181,7 +181,7 @@ def _make_bundle(
     )
 
 
-MLX = "it is in MLX's format, which only Apple's MLX engine reads"
+MLX = "it is in MLX format, which only Apple's MLX engine reads"
 
 
 class LMStudioStore(FolderStore, RemovingStore):
@@ -218,7 +218,7 @@ class LMStudioStore(FolderStore, RemovingStore):
     def keeps(self, bundle: Bundle) -> tuple[str, str]:
         """Return why LM Studio's files are not deleted without `--force`."""
         force = f"vllama rm --force {bundle.name}"
-        hint = f"remove it there (My Models, or lms), or delete it anyway: {force}"
+        hint = f"remove it in LM Studio (My Models, or lms), or delete it anyway: {force}"
         return "it belongs to LM Studio", hint
 
     def remove(self, bundle: Bundle) -> int:

@@ -92,7 +92,7 @@ class HfCacheStore(RemovingStore):
                 self._delete(repo, bundle)
             except OSError as error:
                 if error.errno == errno.ENOTEMPTY:
-                    raise Busy(f"cannot remove '{bundle.name}': a download writes to it") from error
+                    raise Busy(f"cannot remove '{bundle.name}': download in progress") from error
                 raise
         return sum(size for path, size in before.items() if not path.exists())
 

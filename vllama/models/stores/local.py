@@ -221,7 +221,7 @@ def _sum_sizes(files: Sequence[Path]) -> int:
 
 
 class Base(msgspec.Struct, omit_defaults=True):
-    """The files of a base; `name` is None for files without a name."""
+    """The files of a base model; `name` is None for files without a name."""
 
     format: Format
     path: Path

@@ -66,14 +66,14 @@ class OllamaStore(RemovingStore):
         if models.is_ours(name, content):
             return None
         return (
-            "it is in Ollama's store and vllama did not pull it",
+            "it is in Ollama's store, and vllama did not pull it",
             f"to delete it anyway: vllama rm --force {bundle.name}",
         )
 
     def remove(self, bundle: Bundle) -> int:
         """Delete a model, except blobs that other models use; return the bytes actually freed."""
         models, name, content = self._find_manifest(bundle)
-        hint = f"check the owner and the permissions of {models.folder}"
+        hint = f"check the owner and permissions of {models.folder}"
         with map_removal_errors(bundle, hint), models.locked():
             return models.delete_manifest(name) + models.prune(find_digests(content))
 
@@ -144,7 +144,7 @@ def _get_blob(models: OllamaModels, layer: Layer) -> Path:
     """Return the path of a blob. Raises ValueError if it is incomplete."""
     rest_on(models.blob(layer.digest))
     if not models.has_blob(layer.digest, layer.size_bytes):
-        raise ValueError(f"its {layer.kind}, the blob sha256:{layer.digest[:12]}, is not complete")
+        raise ValueError(f"its {layer.kind}, blob sha256:{layer.digest[:12]}, is incomplete")
     return models.blob(layer.digest)
 
 
@@ -160,7 +160,7 @@ def _read_json(models: OllamaModels, layer: Layer | None) -> object:
         return msgspec.json.decode(text) if text else None
     except (ValueError, RecursionError) as error:
         assert layer is not None  # since it has text
-        raise ValueError(f"its {layer.kind} are not JSON ({error})") from None
+        raise ValueError(f"its {layer.kind} are not valid JSON ({error})") from None
 
 
 def _read_config(models: OllamaModels, manifest: Manifest) -> Mapping[str, Any]:

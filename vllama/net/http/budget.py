@@ -20,7 +20,7 @@ class BuffersFull(Busy):
 
     def __init__(self) -> None:
         super().__init__(
-            "cannot take this request: other requests and unsent answers fill max_buffer_size",
+            "cannot accept this request: other requests and unsent responses fill max_buffer_size",
             retry_after_s=RETRY_AFTER_S,
             hint="try again soon",
         )

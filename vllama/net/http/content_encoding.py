@@ -128,5 +128,5 @@ def _join(body: bytes, make: Callable[[], _Decompressor], limit_bytes: int) -> b
             raise BodyTooLarge(f"cannot read the request: its body exceeds {limit_bytes} bytes")
         rest = frame.unused_data
     if not frame.eof:
-        raise BadRequest("cannot read the request: its compressed body ends too early")
+        raise BadRequest("cannot read the request: its compressed body is truncated")
     return bytes(out)

@@ -47,7 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
         )[0]
     except socket.gaierror as error:
         raise ConfigError(
-            f"cannot listen on '{host}': {error.strerror}", hint="give an address of this machine"
+            f"cannot listen on '{host}': {error.strerror}", hint="use an address of this machine"
         ) from error
     listener = socket.socket(family, kind, proto)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -59,17 +59,17 @@ def bind(host: str, port: int) -> socket.socket:
         if error.errno == errno.EADDRINUSE:
             owner = "".join(find_port_owner(host, port))
             raise PortTaken(
-                f"cannot listen on {host}:{port}: {owner} uses it",
-                hint="stop it, or choose another port with --port or OLLAMA_HOST",
+                f"cannot listen on {host}:{port}: {owner} is using it",
+                hint="stop it, or use another port with --port or OLLAMA_HOST",
             ) from error
         if error.errno in (errno.EACCES, errno.EPERM):
             raise ConfigError(
                 f"cannot listen on {host}:{port}: permission denied",
-                hint="choose a port above 1023 with --port",
+                hint="use a port above 1023 with --port",
             ) from error
         raise VllamaError(
             f"cannot listen on {host}:{port}: {error.strerror}",
-            hint="give an address of this machine with --host",
+            hint="use an address of this machine with --host",
         ) from error
     listener.setblocking(False)
     return listener
@@ -164,7 +164,7 @@ class Certificate:
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             raise ConfigError(
                 f"cannot use the certificate {self._files}: {self._reason(error)}",
-                hint="give a certificate and its own private key without a password, in PEM",
+                hint="use a PEM certificate with its private key, without a password",
             ) from error
         return context
 

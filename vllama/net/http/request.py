@@ -36,7 +36,7 @@ _BODILESS = (204, 304)
 CLIENT_CLOSED = 499  # nginx's status for it
 HALF_CLOSED = (
     "cannot continue: the client has closed its side of the connection, which cancels its request; "
-    "keep it open until the answer is complete"
+    "keep it open until the response is complete"
 )
 
 

@@ -193,7 +193,7 @@ class HttpServer:
                     other.abort() if other.paused else other.close()
                     return
             self._full_until_s = now_s + 1.0
-            log.warning("%d connections are open, and all are busy", self._max_clients)
+            log.warning("all %d connections are busy", self._max_clients)
         client.refuse(TOO_MANY_CLIENTS)
 
     def note_refusal(self, refusal: Refusal, host: str) -> None:
@@ -204,7 +204,7 @@ class HttpServer:
         now_s = time.monotonic()
         if now_s >= self._log_again_s:
             plural = "s" if self._unlogged > 1 else ""
-            text = "%d request%s refused before routing; the last from %s: %s: %s"
+            text = "%d request%s rejected before routing; the last from %s: %s: %s"
             log.warning(text, self._unlogged, plural, host or "a socket", status, reason)
             self._unlogged, self._log_again_s = 0, now_s + REFUSALS_LOGGED_S
 
@@ -246,7 +246,7 @@ class HttpServer:
             budget = self.budget
             if is_short := budget.is_short:
                 budget.is_short = budget.used_bytes > budget.limit_bytes / 2
-                log.warning("requests were refused: bodies and unsent answers fill max_buffer_size")
+                log.warning("rejecting requests: bodies and unsent data fill max_buffer_size")
             for client in tuple(self.clients):
                 limit_s = HEAD_LIMIT_S if client.in_request_head else KEEP_ALIVE_S
                 if client.quiet and client.quiet_since_s < now_s - limit_s:

@@ -123,7 +123,7 @@ class Watchdog:
             return
         self._next_line_s = now_s + LOG_PAUSE_S
         log.debug(
-            "a callback blocks the event loop, for %.2f s so far: %s",
+            "a callback has blocked the event loop for %.2f s so far: %s",
             seconds,
             " < ".join(map(format_call, reversed(calls[-FRAMES:]))),
         )

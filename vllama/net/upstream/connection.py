@@ -26,7 +26,7 @@ MAX_OVERHEAD_BYTES = 1024 * 1024
 """Read in a row without a byte of a body: of heads, extensions of chunks, and trailers."""
 MAX_ANSWER_BYTES = 128 * 1024 * 1024
 """Of an answer that is not streamed."""
-AGAIN = "try again; if the engine has crashed, it is being restarted"
+AGAIN = "try again; after a crash the engine is restarted"
 AGAIN_ELSEWHERE = "try again later; if it persists, check that server"
 
 
@@ -48,8 +48,8 @@ class AnswerTooLarge(UpstreamError):
 
     def __init__(self) -> None:
         super().__init__(
-            f"cannot use the engine's answer: it has more than {MAX_ANSWER_BYTES >> 20} MiB",
-            hint="stream it",
+            f"cannot use the engine's response: it is larger than {MAX_ANSWER_BYTES >> 20} MiB",
+            hint="use streaming",
         )
 
 
@@ -120,8 +120,8 @@ class Pool:
     def make_loss(self, reason: str, *, unsent: bool) -> ConnectionLost:
         """Return the error of a lost connection; a stop of the server is given as the reason."""
         if self.stopping:
-            return ConnectionLost("cannot go on: the server is stopping", unsent=False, hint=None)
-        return ConnectionLost(f"cannot go on: {reason}", unsent=unsent, hint=self.hint)
+            return ConnectionLost("cannot continue: server stopping", unsent=False, hint=None)
+        return ConnectionLost(f"cannot continue: {reason}", unsent=unsent, hint=self.hint)
 
     @property
     def hint(self) -> str:
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
         parts = self._parts
         self._overhead_bytes = 0 if parts else self._overhead_bytes + len(data)
         if self._overhead_bytes > MAX_OVERHEAD_BYTES and not self._complete:
-            self._lose(f"{self._pool.endpoint.title} sent too much that is no part of its answer")
+            self._lose(f"{self._pool.endpoint.title} sent unexpected data after its response")
             return
         # a call of the sink may abort the connection, which removes the sink
         if parts and self._sink is not None:

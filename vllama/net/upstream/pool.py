@@ -192,7 +192,7 @@ class Upstream(Pool):
                 async with asyncio.timeout(limit_s):
                     answer = await self._exchange(self.encode(call, span), most_events)
             except TimeoutError:
-                raise UpstreamError(f"no answer within {limit_s:g} s", status=504) from None
+                raise UpstreamError(f"no response within {limit_s:g} s", status=504) from None
             if span is not None:
                 span.note_answer(answer.status)
             return answer

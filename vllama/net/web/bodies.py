@@ -32,7 +32,7 @@ class Pace:
         if passed_s < self._span_s:
             return ""
         if self._bytes < LEAST_BYTES_PER_S * passed_s:
-            return f"only {self._bytes} bytes came in {passed_s:.0f} s"
+            return f"only {self._bytes} bytes received in {passed_s:.0f} s"
         self._since_s, self._bytes = time.monotonic(), 0
         return ""
 
@@ -50,7 +50,7 @@ def read_body(response: StreamedResponse, most_bytes: int) -> bytes:
     for piece in _decode(response, most_bytes + 1):
         body += piece
         if len(body) > most_bytes:
-            raise SourceError(f"cannot read {find_place(response)}: its answer is too long")
+            raise SourceError(f"cannot read {find_place(response)}: its response is too large")
     return bytes(body)
 
 
@@ -75,8 +75,7 @@ def _decode(response: StreamedResponse, most_bytes: int) -> Iterator[bytes]:
         return
     if encoding not in ("gzip", "x-gzip"):
         raise SourceError(
-            f"cannot read {find_place(response)}: it is compressed as {encoding[:40]!r}, "
-            "which was not requested"
+            f"cannot read {find_place(response)}: unexpected compression {encoding[:40]!r}"
         )
     unpacked, received = zlib.decompressobj(wbits=31), 0
     for packed in iter_raw(response):
@@ -88,7 +87,7 @@ def _decode(response: StreamedResponse, most_bytes: int) -> Iterator[bytes]:
         except zlib.error as error:
             raise SourceError(f"cannot read {find_place(response)}: its gzip is damaged") from error
     if not unpacked.eof:
-        raise SourceError(f"cannot read {find_place(response)}: its gzip has no end")
+        raise SourceError(f"cannot read {find_place(response)}: its gzip is truncated")
 
 
 def find_place(response: StreamedResponse) -> str:

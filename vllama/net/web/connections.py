@@ -142,7 +142,7 @@ class Connections:
             if find_origin(str(target)) != find_origin(str(url)):
                 headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
             url = target
-        raise BadAddress("it redirects without end")
+        raise BadAddress("it redirects endlessly")
 
     def end_reads(self, threads: Sequence[threading.Thread]) -> None:
         """End what these threads read: each gets a ConnectionBroken, or the end of the body."""
@@ -177,7 +177,7 @@ class Connections:
             except (OSError, HTTPError) as error:
                 raise ConnectionBroken(_reason(error)) from error
             except ValueError as error:  # it may quote a secret
-                raise BadAddress("a header, such as a token or key, cannot be sent") from error
+                raise BadAddress("a header, such as a token or key, is invalid") from error
         raise AssertionError  # the last try returns or raises
 
     def _manager(self, url: Url) -> PoolManager:
@@ -211,7 +211,7 @@ def _open_manager(address: str, options: Mapping[str, Any]) -> PoolManager:
         return PoolManager(**options)
     url = _parse(address if "://" in address else f"http://{address}")
     if url.scheme != "http":
-        raise BadAddress(f"the proxy {url.scheme}://{url.host} is no plain http proxy")
+        raise BadAddress(f"the proxy {url.scheme}://{url.host} is not a plain http proxy")
     headers = make_headers(proxy_basic_auth=unquote(url.auth)) if url.auth else None
     plain = url._replace(auth=None, path=None)
     return ProxyManager(str(plain), proxy_headers=headers, **options)
@@ -221,26 +221,26 @@ def _join(base: str, where: str) -> str:
     try:
         return urljoin(base, where)
     except ValueError as error:
-        raise BadAddress(f"it was sent to an impossible address: {error}") from error
+        raise BadAddress(f"redirected to an invalid address: {error}") from error
 
 
 def _parse(address: str) -> Url:
     try:
         return parse_url(address)
     except LocationParseError as error:
-        raise BadAddress(f"the address '{address}' is impossible: {error}") from error
+        raise BadAddress(f"invalid address '{address}': {error}") from error
 
 
 def _parse_http(address: str) -> Url:
     url = _parse(address)
     if url.scheme not in PORTS or not url.host:
-        raise BadAddress(f"the address '{address}' is no http address")
+        raise BadAddress(f"'{address}' is not an http address")
     return url
 
 
 def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError | OSError) and "timed out" in str(error):
-        return "the server fell silent"
+        return "the server stopped responding"
     inner = error.args[-1] if error.args and isinstance(error.args[-1], Exception) else error
     text = _CONNECTION.sub("", str(inner))
     return text or type(inner).__name__

@@ -23,12 +23,12 @@ Encoding = Literal["utf-8", "base64"]
 
 
 class Body(msgspec.Struct, frozen=True, kw_only=True):
-    """The body of a request."""
+    """A request body."""
 
-    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for what is not text")]
-    data: Annotated[str, says("the content, in `encoding`")]
+    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for binary content")]
+    data: Annotated[str, says("content, in `encoding`")]
     size_bytes: int
-    cut: Annotated[bool, says("whether only the beginning was saved")] = False
+    cut: Annotated[bool, says("true if only the beginning was saved")] = False
 
     @classmethod
     def of(cls, content: bytes, size_bytes: int | None = None) -> Body:
@@ -45,7 +45,7 @@ class Body(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a request for lists. `model` is the requested name, "" if none is known."""
+    """A summary of a request. `model` is the requested name, "" if unknown."""
 
     method: str
     path: str
@@ -55,33 +55,31 @@ class RequestHead(msgspec.Struct, frozen=True, kw_only=True):
 class CapturedRequest(RequestHead, frozen=True, kw_only=True):
     """A request."""
 
-    headers: Annotated[
-        Mapping[str, str | None], says("the headers, with null for what may be a secret")
-    ]
-    body: Annotated[Body, says("the body")]
+    headers: Annotated[Mapping[str, str | None], says("headers; possible secrets are null")]
+    body: Annotated[Body, says("request body")]
 
 
 class AnswerHead(msgspec.Struct, frozen=True, kw_only=True):
-    """Summary of a response for lists."""
+    """A summary of a response."""
 
-    status: Annotated[int, says("the HTTP status; 0 if the client left before there was one")]
-    content_type: Annotated[str, says("the type of the body")]
+    status: Annotated[int, says("HTTP status; 0 if the client disconnected before the response")]
+    content_type: Annotated[str, says("content type of the body")]
     size_bytes: int
-    cut: Annotated[bool, says("whether only the beginning was saved")] = False
+    cut: Annotated[bool, says("true if only the beginning was saved")] = False
 
 
 class Piece(msgspec.Struct, frozen=True, array_like=True):
-    """A piece of an answer's body, and when it came: seconds after the request."""
+    """A piece of a response body, with its time."""
 
     at_s: Annotated[float, says("seconds after the request")]
-    data: Annotated[str, says("the piece, in the response's encoding")]
+    data: Annotated[str, says("content, in the response's encoding")]
 
 
 class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
-    """An answer, with the pieces of its body."""
+    """A response, with the pieces of its body."""
 
-    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for what is not text")]
-    parts: Annotated[list[Piece], says("the pieces of the body, each with its time")]
+    encoding: Annotated[Encoding, says("`utf-8`, or `base64` for binary content")]
+    parts: Annotated[list[Piece], says("pieces of the body, with their times")]
 
     @property
     def is_stream(self) -> bool:
@@ -100,52 +98,52 @@ class CapturedAnswer(AnswerHead, frozen=True, kw_only=True):
 
 
 class Model(msgspec.Struct, frozen=True, kw_only=True):
-    """The model that answered."""
+    """The model that served the request."""
 
     name: str
-    digest: Annotated[str, says("the digest of its files")]
-    format: Annotated[str, says("the format of its files")]
-    quantization: Annotated[str | None, says("the quantization of its files")] = None
+    digest: Annotated[str, says("digest of the model files")]
+    format: Annotated[str, says("file format")]
+    quantization: Annotated[str | None, says("quantization")] = None
 
 
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine that answered, how it was started, and what it was sent beside the prompt."""
+    """The engine that served the request, its settings and its request."""
 
     name: str
-    version: Annotated[str, says("the engine's version")]
+    version: Annotated[str, says("engine version")]
     context_length: int
-    parallel: Annotated[int | None, says("how many requests it works on at once")]
-    threads: Annotated[int | None, says("how many threads it has")]
-    gpu_layers: Annotated[int | None, says("how many layers are on the GPU")]
-    kv_cache_type: Annotated[str | None, says("the type of the numbers in its cache")]
-    flash_attention: Annotated[bool | None, says("whether it uses flash attention")]
-    extra_args: Annotated[tuple[str, ...], says("arguments that the user added")] = ()
+    parallel: Annotated[int | None, says("number of slots")]
+    threads: Annotated[int | None, says("number of threads")]
+    gpu_layers: Annotated[int | None, says("number of layers on the GPU")]
+    kv_cache_type: Annotated[str | None, says("data type of the KV cache")]
+    flash_attention: Annotated[bool | None, says("true if flash attention is on")]
+    extra_args: Annotated[tuple[str, ...], says("additional arguments")] = ()
     sampling: Annotated[
-        Mapping[str, Any], says("the last body it was sent, without messages, prompt and tools")
+        Mapping[str, Any], says("last body sent to it, without messages, prompt and tools")
     ] = msgspec.field(default_factory=dict)
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations of a request, from its receipt."""
+    """The durations of a request, from its arrival."""
 
-    queued_s: Annotated[float, says("the wait for a slot, in seconds")] = 0.0
-    load_s: Annotated[float, says("the part of the wait in which a model loaded")] = 0.0
-    first_token_s: Annotated[float | None, says("from the request to the first token")] = None
-    total_s: Annotated[float, says("from the request to the end of the response, in seconds")] = 0.0
+    queued_s: Annotated[float, says("time in the queue, in seconds")] = 0.0
+    load_s: Annotated[float, says("part of that time in which a model loaded")] = 0.0
+    first_token_s: Annotated[float | None, says("time to first token")] = None
+    total_s: Annotated[float, says("total time, in seconds")] = 0.0
 
 
 class Tokens(msgspec.Struct, frozen=True, kw_only=True):
-    """Tokens of a request."""
+    """The token counts of a request."""
 
-    prompt: Annotated[int, says("the tokens of the prompt")]
-    generated: Annotated[int, says("the tokens of the response")]
-    cached: Annotated[int | None, says("the tokens of the prompt that needed no work")] = None
-    estimated: Annotated[bool, says("the response's were counted by pieces of text")] = False
+    prompt: Annotated[int, says("prompt tokens")]
+    generated: Annotated[int, says("generated tokens")]
+    cached: Annotated[int | None, says("prompt tokens read from the cache")] = None
+    estimated: Annotated[bool, says("true if response tokens were estimated")] = False
     per_s: Annotated[float | None, says("generated tokens per second")] = None
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True):
-    """The error that an answer ended with."""
+    """The error at the end of a response."""
 
     message: Annotated[str, says("the error")]
     hint: str | None = None
@@ -154,47 +152,45 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True):
 class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """A capture without bodies."""
 
-    format: Annotated[int, says("the version of this form")] = VERSION
-    id: Annotated[str, says("the capture's id, unique in all captures")]
-    request_id: Annotated[str, says("the client's id of the request, or the capture's")]
-    received_at: Annotated[str, says("when the request had been received")]
-    vllama: Annotated[str, says("the version of vllama")]
+    format: Annotated[int, says("capture format version")] = VERSION
+    id: Annotated[str, says("capture ID, unique in all captures")]
+    request_id: Annotated[str, says("the client's request ID, or the capture's")]
+    received_at: Annotated[str, says("time of the request's arrival")]
+    vllama: Annotated[str, says("vllama version")]
     client: str
-    key: Annotated[str | None, says("the name of the API key")]
-    request: Annotated[RequestHead, says("what was asked")]
-    model: Annotated[Model | None, says("the model that answered")]
-    engine: Annotated[Engine | None, says("the engine that answered")]
-    settings: Annotated[
-        Mapping[str, str], says("settings of the server that were given and may change responses")
-    ]
-    times: Annotated[Times, says("how long it took")]
-    answer: Annotated[AnswerHead, says("the response")]
-    outcome: Annotated[Outcome, says("how it ended")]
-    error: Annotated[Failure | None, says("the error that the response ended with")]
-    tokens: Annotated[Tokens | None, says("the counts of tokens")]
+    key: Annotated[str | None, says("name of the API key")]
+    request: Annotated[RequestHead, says("request summary")]
+    model: Annotated[Model | None, says("model that served the request")]
+    engine: Annotated[Engine | None, says("engine that served the request")]
+    settings: Annotated[Mapping[str, str], says("server settings that may affect responses")]
+    times: Annotated[Times, says("durations")]
+    answer: Annotated[AnswerHead, says("response summary")]
+    outcome: Annotated[Outcome, says("outcome of the request")]
+    error: Annotated[Failure | None, says("error at the end of the response")]
+    tokens: Annotated[Tokens | None, says("token counts")]
 
 
 class Capture(Summary, frozen=True, kw_only=True):
     """A capture with its bodies."""
 
-    request: Annotated[CapturedRequest, says("what was asked")]
+    request: Annotated[CapturedRequest, says("the request")]
     answer: Annotated[CapturedAnswer, says("the response")]
 
 
 class AnswerText(msgspec.Struct, frozen=True, kw_only=True):
-    """One text of an answer, put together from the pieces of a stream."""
+    """One text of a response, joined from the pieces of a stream."""
 
     name: Annotated[
-        str, says("`text`, `thinking`, `tool calls`, `error` or `answer`, with the choice's number")
+        str, says("`text`, `thinking`, `tool calls`, `error` or `answer`, with the choice number")
     ]
     text: Annotated[str, says("the text")]
-    cut: Annotated[bool, says("whether the limit of tokens ended it")]
+    cut: Annotated[bool, says("true if it ended at the token limit")]
 
 
 class ReadCapture(Capture, frozen=True, kw_only=True):
-    """A capture with its bodies, and with what the answer says."""
+    """A capture with its bodies and the texts of the response."""
 
-    texts: Annotated[list[AnswerText], says("what the response says")]
+    texts: Annotated[list[AnswerText], says("texts of the response")]
 
 
 T = TypeVar("T", bound=Summary)
@@ -239,12 +235,12 @@ def _read(content: bytes, name: str, kind: type[T]) -> T:
     except (ValueError, RecursionError) as error:
         raise _make_error(name, str(error)) from None
     if found.format != VERSION:
-        raise _make_error(name, f"its form is {found.format}, and this vllama reads {VERSION}")
+        raise _make_error(name, f"format version {found.format}; this vllama reads {VERSION}")
     return found
 
 
 def _make_error(name: str, reason: str) -> ConfigError:
     return ConfigError(
         f"cannot read the capture '{name}': {reason}",
-        hint="a server with --capture writes such files: docs/reference/captures.md",
+        hint="servers with --capture write such files: docs/reference/captures.md",
     )

@@ -60,7 +60,7 @@ def merge_families(
                 taken.update(_sample_names(family))
             known = merged.get(family.name)
             if known is None or known.type != family.type:
-                log.debug("an engine's metric '%s' clashes with another one", family.name)
+                log.debug("metric '%s' of an engine conflicts with another metric", family.name)
                 continue
             added = dict(zip(TARGET_LABELS, values, strict=True))
             known.samples += [

@@ -103,24 +103,24 @@ class Metrics:
         by_model = ("model",)
         self.requests = Counter(
             "vllama_requests",
-            "Requests that have ended. outcome: ok, error (also within a stream whose status was "
-            "200), aborted (the client left) or stopped (by an administrator).",
+            "Finished requests. outcome: ok, error (also within a stream whose status was "
+            "200), aborted (the client disconnected) or stopped (by an administrator).",
             ("model", "route", "dialect", "status", "outcome", "key"),
         )
         self.errors = Counter(
             "vllama_request_errors",
-            "Requests that ended with an error, by its reason.",
+            "Failed requests, by reason.",
             ("model", "route", "status", "reason"),
         )
         self.http_refusals = Counter(
             "vllama_http_refusals",
-            "Requests that were refused before their route was known: malformed, too large, too "
+            "Requests rejected before routing: malformed, too large, too "
             "slow, or beyond the limit of connections.",
             ("status",),
         )
         self.queue_refusals = Counter(
             "vllama_queue_refusals",
-            "Requests that were refused because the queue of their model was full, or one of the "
+            "Requests rejected because the queue of their model was full, or one of the "
             'server (model="").',
             by_model,
         )
@@ -133,7 +133,7 @@ class Metrics:
         )
         self.queue_time = Histogram(
             "vllama_request_queue_time_seconds",
-            "Time that a request waited for a slot of its model, or for the model to load.",
+            "Time that a request waited for a slot or for its model to load.",
             by_model,
             bounds=LATENCIES_S,
         )
@@ -150,26 +150,23 @@ class Metrics:
             bounds=TOKEN_TIMES_S,
         )
         self.prompt_tokens = Counter(
-            "vllama_prompt_tokens", "Tokens of prompts, also those from a cache.", by_model
+            "vllama_prompt_tokens", "Prompt tokens, including those read from a cache.", by_model
         )
         self.cached_tokens = Counter(
             "vllama_prompt_tokens_cached",
-            "Tokens of prompts that the engine took from its cache.",
+            "Prompt tokens read from a cache.",
             by_model,
         )
-        self.generation_tokens = Counter(
-            "vllama_generation_tokens", "Tokens that were generated.", by_model
-        )
+        self.generation_tokens = Counter("vllama_generation_tokens", "Generated tokens.", by_model)
         self.estimated_tokens = Counter(
             "vllama_generation_tokens_estimated",
-            "Generated tokens whose number is an estimate: the client left, or the engine reports "
+            "Generated tokens, counted by estimate: the client disconnected, or the engine reports "
             "no counts.",
             by_model,
         )
         self.usage = Counter(
             "vllama_key_tokens",
-            "Tokens by the name of the client's key. kind: prompt (also those from a cache), "
-            "cached or generated.",
+            "Tokens by API key. kind: prompt (including cached ones), cached or generated.",
             ("key", "model", "kind"),
         )
         self.fallbacks = Counter(
@@ -179,54 +176,54 @@ class Metrics:
             ("model", "link", "reason"),
         )
         self.node_errors = Counter(
-            "vllama_node_errors", "Requests that a node failed, or could not be sent.", ("node",)
+            "vllama_node_errors",
+            "Requests that failed on a node, or could not be sent to it.",
+            ("node",),
         )
         self.slot_cache_written = Counter(
-            "vllama_slot_cache_written_bytes", "Bytes of conversations that were saved to disk."
+            "vllama_slot_cache_written_bytes", "Bytes of conversations saved to disk."
         )
         self.slot_cache_restored = Counter(
             "vllama_slot_cache_restored",
-            "Conversations that were restored from disk for a request.",
+            "Conversations restored from disk.",
             by_model,
         )
         self.resumed = Counter(
             "vllama_resumed",
-            "Answers that went on after their engine had died, by model.",
+            "Responses resumed after an engine crash, by model.",
             by_model,
         )
         self.load_time = Histogram(
             "vllama_model_load_time_seconds",
-            "Time from the start of an engine to the first moment at which it could serve.",
+            "Time from the start of an engine until it can serve.",
             by_model,
             bounds=LOAD_TIMES_S,
         )
         self.model_failures = Counter(
             "vllama_model_failures",
-            "Models that could not be loaded, or that were given up after crashes, by cause.",
+            "Models that failed to load, or were abandoned after crashes, by cause.",
             ("model", "cause"),
         )
         self.evictions = Counter(
-            "vllama_model_evictions", "Models unloaded to make room for another one.", by_model
+            "vllama_model_evictions", "Models evicted to make room for another one.", by_model
         )
         self.unloads = Counter(
             "vllama_model_unloads",
-            "Models unloaded for any other reason, such as the end of their keep-alive.",
+            "Models unloaded for other reasons, such as an expired keep_alive.",
             by_model,
         )
         self.restarts = Counter(
             "vllama_engine_restarts",
-            "Engines that ended while they served, and were started again.",
+            "Engine crashes followed by a restart.",
             by_model,
         )
-        self.downloads = Counter(
-            "vllama_downloads", "Downloads of models that have ended.", ("outcome",)
-        )
+        self.downloads = Counter("vllama_downloads", "Finished model downloads.", ("outcome",))
         for outcome in ("ok", "error", "cancelled"):
             self.downloads.add((outcome,), 0)
-        self.download_bytes = Counter("vllama_download_bytes", "Bytes of models received.")
+        self.download_bytes = Counter("vllama_download_bytes", "Bytes of models downloaded.")
         self.loop_lag = Histogram(
             "vllama_event_loop_lag_seconds",
-            "How late callbacks of the event loop ran, measured some 20 times a second.",
+            "Event loop delay, sampled some 20 times per second.",
             bounds=LAGS_S,
         )
         self.slow_callbacks = Counter(

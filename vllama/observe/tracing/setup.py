@@ -51,8 +51,8 @@ class FirstFailure(logging.Handler):
         if not self._is_logged:
             self._is_logged = True
             log.warning(
-                "cannot send traces: %s; requests are served as ever, and further failures are "
-                "not logged",
+                "cannot send traces: %s; requests are still served, and further failures are not "
+                "logged",
                 record.getMessage().rstrip("."),
             )
 

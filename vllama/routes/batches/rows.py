@@ -48,7 +48,7 @@ class _Line(msgspec.Struct):
 def check_rows(path: Path, endpoint: str) -> tuple[list[Place], list[RowError]]:
     """Return where the rows of a file are, and what is wrong with it. Blocks. Raises OSError."""
     if not path.exists():
-        return [], [RowError(code="file_not_found", message="its input file was removed")]
+        return [], [RowError(code="file_not_found", message="its input file was deleted")]
     places: list[Place] = []
     errors: list[RowError] = []
     seen: set[str] = set()
@@ -95,14 +95,14 @@ def _check_line(line: bytes, endpoint: str, seen: set[str]) -> _Line | RowError:
         return RowError(code="duplicate_custom_id", message=message, param="custom_id")
     seen.add(row.custom_id)
     if row.method != "POST":
-        return RowError(code="invalid_method", message="the method is not POST", param="method")
+        return RowError(code="invalid_method", message="the method must be POST", param="method")
     if row.url != endpoint:
-        message = f"the url is not {endpoint}, that of the batch"
+        message = f"the url must be {endpoint}, the endpoint of the batch"
         return RowError(code="mismatched_url", message=message, param="url")
     if not isinstance(row.body.get("model"), str):
-        return RowError(code="invalid_model", message="no model is named", param="body.model")
+        return RowError(code="invalid_model", message="model is required", param="body.model")
     if row.body.get("stream"):
-        message = "an answer of a batch is not streamed"
+        message = "streaming is not supported in a batch"
         return RowError(code="invalid_request", message=message, param="body.stream")
     return row
 

@@ -103,7 +103,7 @@ class Batches:
         stored = self.store.find_batch(identity, owner)
         shown = stored.shown
         if shown.status in OVER:
-            raise Conflict(f"cannot cancel {identity}: it is over ({shown.status})")
+            raise Conflict(f"cannot cancel {identity}: it has already finished ({shown.status})")
         if shown.status != "cancelling":
             shown.enter("cancelling")
         answer = copy(shown)
@@ -117,12 +117,12 @@ class Batches:
         try:
             status, errors = await self._run_rows(stored)
             await executors.storage.run(self.store.finish, stored, status, errors)
-            log.info("batch %s has ended: %s", identity, status)
+            log.info("batch %s: %s", identity, status)
         except OSError as error:
-            log.error("batch %s stops for a while: %s", identity, error)
+            log.error("batch %s paused: %s", identity, error)
         except Exception:
             log.exception("batch %s: unexpected error", identity)
-            unknown = RowError(code="server_error", message="internal error; see the server's log")
+            unknown = RowError(code="server_error", message="internal error: see the server's log")
             await executors.storage.run(self.store.finish, stored, "failed", [unknown])
 
     async def _run_rows(self, stored: StoredBatch) -> tuple[BatchStatus, list[RowError]]:
@@ -190,7 +190,7 @@ class Batches:
         is_last_attempt.set(rows.restarts[custom_id] >= MOST_RESTARTS)
         key = host.keys.find_owner(stored.owner, stored.key_name)
         if key is None and host.keys.is_required:
-            error = Unauthorized("unauthorized: the key of this batch is gone")
+            error = Unauthorized("unauthorized: the API key of this batch was removed")
             text = msgspec.json.encode(make_openai_error(error))
             return Line(False, write_line(custom_id, error.status, text))
         request = Request.without_socket(stored.shown.endpoint, body, CLIENT)

@@ -108,7 +108,7 @@ class BatchStore:
         from filelock import FileLock, Timeout  # keeps the start of the server fast
 
         if self._lock is not None and not self.folder.exists():
-            log.warning("the folder of batches '%s' was removed: a new one begins", self.folder)
+            log.warning("batch folder '%s' was removed; creating a new one", self.folder)
             self.close()
         if self._lock is None:
             lock = FileLock(self.folder / "lock", mode=private.FILE, thread_local=False)
@@ -116,9 +116,9 @@ class BatchStore:
                 private.make_folder(self.folder)
                 lock.acquire(timeout=0)
             except Timeout:
-                self.obstacle = "another server runs those of this data folder; ask that one"
+                self.obstacle = "another server uses this data folder; send them to that server"
             except OSError as error:
-                self.obstacle = f"cannot write their folder: {error.strerror or error}"
+                self.obstacle = f"cannot write to the batch folder: {error.strerror or error}"
             else:
                 self._files = {each.shown.id: each for each in self._read("file-", StoredFile)}
                 self._batches = {each.shown.id: each for each in self._read("batch_", StoredBatch)}
@@ -163,14 +163,14 @@ class BatchStore:
         owns = [size for whose, size in sizes if whose == owner]
         most_of_owner = self._most // KEYS_SHARE if owner else self._most
         if size_bytes > (most_of_one := min(MAX_FILE_BYTES, most_of_owner)):
-            raise NoRoom(f"the file is too large: {format_bytes_decimal(most_of_one)} at most")
+            raise NoRoom(f"the file is too large: the limit is {format_bytes_decimal(most_of_one)}")
         is_full = everything + size_bytes > self._most or sum(owns) + size_bytes > most_of_owner
         if is_full or len(owns) >= MOST_FILES:
             raise NoRoom(
-                "cannot keep the file: there are too many others", hint="delete some of them"
+                "cannot store the file: the storage limit is reached", hint="delete some files"
             )
         if size_bytes + sum(size for _, size in uploads) > find_room(self.folder):
-            raise NoRoom("cannot keep the file: the disk is full", hint="free some space")
+            raise NoRoom("cannot store the file: the disk is full", hint="free some space")
 
     def keep_file(self, new: Path, filename: str, owner: str, kept_s: int = KEPT_S) -> FileObject:
         """Keep a file for a batch, which was written. Raises OSError."""
@@ -216,7 +216,7 @@ class BatchStore:
         for each in self.list_batches():
             if each.shown.input_file_id == identity and each.shown.status not in OVER:
                 raise Conflict(
-                    f"cannot remove {identity}: {each.shown.id} reads it",
+                    f"cannot remove {identity}: {each.shown.id} is using it",
                     hint="cancel that batch first",
                 )
         self._remove(identity)
@@ -225,7 +225,7 @@ class BatchStore:
         """Write a new batch; the oldest make room. Raises LimitReached, OSError."""
         own = [each.shown for each in self.list_batches() if each.owner == stored.owner]
         if sum(each.status not in OVER for each in own) >= MOST_RUNNING:
-            reason = f"cannot add a batch: {MOST_RUNNING} have not ended yet"
+            reason = f"cannot add a batch: {MOST_RUNNING} batches are still running"
             raise LimitReached(reason, retry_after_s=60.0, hint="wait, or cancel some of them")
         for old in own[MOST_BATCHES - 1 :]:
             if old.status in OVER:

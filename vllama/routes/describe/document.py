@@ -29,14 +29,14 @@ from vllama.routes.route import (
 
 _ABOUT = (
     "vllama serves Ollama's API, and the APIs of OpenAI and Anthropic, in front of the official "
-    "engines. Requests may have more fields than are described; what is not known is ignored, or "
+    "engines. Requests may have fields that are not described here; unknown fields are ignored or "
     "passed on to the engine."
 )
 _TAGS = {
     Tag.OLLAMA: 'Ollama\'s API. Errors are `{"error": text}`.',
-    Tag.OPENAI: "The routes of OpenAI, and of others who follow its form.",
-    Tag.ANTHROPIC: "Anthropic's messages.",
-    Tag.SERVER: "What this server does: its health, metrics and requests.",
+    Tag.OPENAI: "OpenAI's API, and compatible extensions of it.",
+    Tag.ANTHROPIC: "Anthropic's Messages API.",
+    Tag.SERVER: "This server: health, metrics, requests and settings.",
 }
 _ERRORS = {dialect: type(dialect.make_error(VllamaError(""))) for dialect in Dialect}
 _MEANINGS = {
@@ -45,18 +45,18 @@ _MEANINGS = {
     202: "Begun",
     301: "The path has another spelling",
     307: "The path has another spelling",
-    400: "The request is wrong",
-    401: "A key is needed, or an account",
-    403: "This server does not allow it",
-    404: "There is no such model, or nothing of this name",
-    409: "Something else decides about it",
+    400: "Invalid request",
+    401: "An API key or an account is required",
+    403: "Not allowed on this server",
+    404: "No such model or object",
+    409: "Conflict with the current state",
     413: "The body is too large",
-    415: "The body has an unknown encoding",
-    429: "The key has reached a limit",
+    415: "Unsupported encoding of the body",
+    429: "A limit of the API key is reached",
     500: "The model cannot be loaded, or its engine failed",
-    501: "The model's engine has no such function",
-    502: "A server behind this one failed",
-    503: "Not now: the queue is full, or the server is starting or stopping",
+    501: "The model's engine does not support this",
+    502: "An upstream server failed",
+    503: "Unavailable: the queue is full, or the server is starting or stopping",
     507: "The disk is full",
 }
 _LINES, _EVENTS = "application/x-ndjson", "text/event-stream"

@@ -10,25 +10,25 @@ MODEL = "qwen3:0.6b"
 _QUESTION = {"messages": [{"role": "user", "content": "Why is the sky blue?"}]}
 _TEXT = {"type": "string"}
 _CITY = {"type": "object", "properties": {"city": _TEXT}, "required": ["city"]}
-_WEATHER = {"name": "get_weather", "description": "Tell the weather of a city", "parameters": _CITY}
+_WEATHER = {"name": "get_weather", "description": "Get the weather in a city", "parameters": _CITY}
 _VECTORS, _RANKER = {"model": "all-minilm"}, {"model": "bge-reranker-v2-m3"}
-_PARCEL, _ASKED = "The parcel came a week late.", {"instructions": "Is it a complaint?"}
+_PARCEL, _ASKED = "The parcel arrived a week late.", {"instructions": "Is this a complaint?"}
 EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "ChatBody": {
         "A question": _QUESTION,
-        "With a limit, and not streamed": {
+        "With a token limit, without streaming": {
             **_QUESTION,
             "stream": False,
             "options": {"num_predict": 20, "temperature": 0},
         },
         "With a tool": {
-            "messages": [{"role": "user", "content": "How is the weather in Oslo?"}],
+            "messages": [{"role": "user", "content": "What is the weather in Oslo?"}],
             "tools": [{"type": "function", "function": _WEATHER}],
         },
     },
     "GenerateBody": {
         "A prompt": {"prompt": "The capital of Norway is"},
-        "JSON of a schema": {
+        "JSON with a schema": {
             "prompt": "Name a color.",
             "stream": False,
             "format": {"type": "object", "properties": {"color": _TEXT}},
@@ -39,7 +39,7 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "LegacyEmbedBody": {"A text": _VECTORS | {"prompt": "one text"}},
     "TokenizeBody": {"A text": {"text": "Hello, world"}},
     "DetokenizeBody": {"Three tokens": {"tokens": [19556, 28, 905]}},
-    "ShowBody": {"A model": {}, "With its plan": {"plan": True}},
+    "ShowBody": {"A model": {}, "With the plan": {"plan": True}},
     "PlanBody": {"A model": {}},
     "PullBody": {"A model": {}},
     "CreateBody": {
@@ -77,5 +77,5 @@ EXAMPLES: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         }
     },
     "NewKeyBody": {"A key for a team": {"name": "team", "rate": "60/min"}},
-    "SettingsBody": {"A longer life of idle models": {"settings": {"keep_alive": "10m"}}},
+    "SettingsBody": {"A longer keep-alive for idle models": {"settings": {"keep_alive": "10m"}}},
 }

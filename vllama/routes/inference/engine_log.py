@@ -27,7 +27,7 @@ from vllama.supervise.spec import Endpoint
 log = logging.getLogger(__name__)
 
 MAX_PROVEN = 1000
-RESTARTED = "try again: it is being restarted"
+RESTARTED = "try again: the engine is restarting"
 
 
 def watch_engine(lease: Lease, upstream: Upstream) -> None:
@@ -60,15 +60,15 @@ class CrashLog:
         cause = self._part.find_unhealthy_cause(self._endpoint)
         if isinstance(error, EngineCrashed) and cause:
             # its log was read before its answers, which end with its process
-            return EngineCrashed(f"cannot go on: the engine has crashed: {cause}", hint=RESTARTED)
+            return EngineCrashed(f"cannot continue: the engine crashed: {cause}", hint=RESTARTED)
         dead = isinstance(error, UpstreamError) and any(w in error.message for w in self._words)
         if not dead:
             return error
         if not self._told:
             cause = self._part.declare_unhealthy(self._endpoint, None)
-            self._told = f"the engine has crashed: {cause}"
+            self._told = f"the engine crashed: {cause}"
             self._upstream.abort_answers(self._told)
-        return EngineCrashed(f"cannot go on: {self._told}", hint=RESTARTED)
+        return EngineCrashed(f"cannot continue: {self._told}", hint=RESTARTED)
 
     def begin(self) -> Callable[[], bool]:
         """Note how far the log is, before a request is sent.
@@ -118,7 +118,7 @@ class GrammarTrials:
             for line in ring.tail(ring.total - start) if ring is not None else ():
                 if found := self._free_line.search(line):
                     raise BadRequest(
-                        f"cannot keep to the format: the engine says: {found[1][:500]}"
+                        f"cannot enforce the format: the engine reports: {found[1][:500]}"
                     )
             if len(self._proven) >= MAX_PROVEN:
                 self._proven.clear()

@@ -56,7 +56,7 @@ async def fetch_or_refuse(
     end_stage()
     answer = await upstream.fetch(call, limit_s=limit_s)
     if answer.status in (404, 405, 501):
-        raise NotSupported(f"cannot {what}: its engine has no such route, or not for this model")
+        raise NotSupported(f"cannot {what}: the engine does not support it for this model")
     if answer.status != 200:
         raise clean_engine_error(answer.status, answer.body, answer.headers)
     return answer.body

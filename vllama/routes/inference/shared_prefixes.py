@@ -51,7 +51,7 @@ FIRST_MARK = 1_000_000
 """Beyond the marks of conversations on disk, in the same field."""
 FREE = 4
 """A slot is saved where this many times its size is free."""
-WAITS_FOR = "a prompt that begins like its own"
+WAITS_FOR = "a prompt with the same prefix"
 
 
 class _Whole(msgspec.Struct):
@@ -237,7 +237,7 @@ class SharedPrefixes(Stage):
                     path = await engine.save(found[0])
             reply.tally.read = _read_counts(answer.body)
         except (VllamaError, TimeoutError) as error:
-            log.info("a prompt is not shared: %s", error)  # the call itself will tell why
+            log.info("cannot share a prompt: %s", error)  # the call itself will tell why
         except asyncio.CancelledError:
             reading.was_left = True
             raise

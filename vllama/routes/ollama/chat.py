@@ -53,7 +53,7 @@ MAX_UNLOAD_BYTES = 4096
 async def chat(gateway: Gateway, request: Request) -> None:
     """Continue a conversation.
 
-    An empty conversation loads the model; with `keep_alive` 0 it is unloaded.
+    An empty conversation loads the model; `keep_alive: 0` unloads it.
     """
     asked = parse_chat(await request.body())
     if not asked.model:
@@ -63,9 +63,9 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
 
 async def generate(gateway: Gateway, request: Request) -> None:
-    """Continue a prompt.
+    """Complete a prompt.
 
-    An empty prompt loads the model; with `keep_alive` 0 it is unloaded.
+    An empty prompt loads the model; `keep_alive: 0` unloads it.
     """
     asked = parse_generate(await request.body())
     if not asked.model:
@@ -104,7 +104,7 @@ async def answer(
     """Serve a request of either route: load or unload the model, show a prompt, or answer it."""
     kind: Kind = "chat" if make_writer is ChatWriter else "generate"
     if is_unload(asked):  # at once, also if it was not loaded
-        await unload(gateway, entry.bundle, "a client asked for it")
+        await unload(gateway, entry.bundle, "requested by a client")
         gateway.lane.note_unload(entry.bundle.key)
         await gateway.record_act("models unload", entry.bundle.name, {"loaded": True})
         answer_empty(request, asked.model, kind, "unload")

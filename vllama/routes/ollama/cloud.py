@@ -40,27 +40,27 @@ class SignedOut(VllamaError):
 
 
 async def status(gateway: Gateway, request: Request) -> None:
-    """Tell that ollama.com is not used."""
+    """Report that cloud features are off."""
     request.json(200, CloudStatus(Cloud(disabled=True, source="config")))
 
 
 async def me(gateway: Gateway, request: Request) -> None:
-    """Tell that nobody is signed in."""
+    """Report that nobody is signed in."""
     request.json(401, OllamaError("unauthorized", signin_url=SIGN_IN))
 
 
 async def sign_out(gateway: Gateway, request: Request) -> None:
-    """Sign out: refused, since nobody is signed in."""
+    """Sign out; rejected, since nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
 async def remove_key(gateway: Gateway, request: Request) -> None:
-    """Remove a key of an account: refused, since nobody is signed in."""
+    """Remove an account's key; rejected, since nobody is signed in."""
     raise SignedOut("you are not currently signed in")
 
 
 async def recommendations(gateway: Gateway, request: Request) -> None:
-    """Recommend models for this machine: those that run well here."""
+    """Recommend models that run well on this machine."""
     from vllama.plan.recommend import list_recommendations  # few servers are asked
 
     try:
@@ -82,7 +82,7 @@ async def recommendations(gateway: Gateway, request: Request) -> None:
 
 
 async def push(gateway: Gateway, request: Request) -> None:
-    """Upload a model: refused, since nobody is signed in."""
+    """Push a model; rejected, since nobody is signed in."""
     body = decode_request(await request.body(), PushBody)
     name = need_name(body.model or body.name)
     ModelRef.parse(name)
@@ -92,7 +92,7 @@ async def push(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     refusal = SignedOut(
         f"cannot push '{name}': you are not signed in to ollama.com, and vllama cannot sign in",
-        hint="upload the file to the hub: hf upload",
+        hint="upload the file to the Hugging Face hub: hf upload",
     )
     if not body.stream:
         raise refusal
@@ -102,12 +102,12 @@ async def push(gateway: Gateway, request: Request) -> None:
 
 
 async def web_search(gateway: Gateway, request: Request) -> None:
-    """Search the web: refused, since only ollama.com can."""
+    """Search the web; rejected, since only ollama.com can."""
     raise CloudDisabled("web search is unavailable")
 
 
 async def web_fetch(gateway: Gateway, request: Request) -> None:
-    """Fetch a page of the web as text: refused, since only ollama.com can."""
+    """Fetch a web page as text; rejected, since only ollama.com can."""
     raise CloudDisabled("web fetch is unavailable")
 
 

@@ -56,7 +56,7 @@ SUCCESS = "success"
 
 
 async def create(gateway: Gateway, request: Request) -> None:
-    """Create a model from another one, or from uploaded files."""
+    """Create a model from another model, or from uploaded files."""
     body = decode_request(await request.body(), CreateBody)
     source, files = body.source, body.files or {}
     adapters, drafts = body.adapters, body.draft_files
@@ -123,9 +123,9 @@ def read_recipe_settings(body: CreateBody) -> dict[str, Any]:
     """Return a body's settings as fields of `NewModel`. Raises BadRequest."""
     parameters, unknown = split_parameters(body.parameters)
     unused = [name for name in UNUSED if getattr(body, name)]
-    notes = [f"leaving out {', '.join(unused)}: not used here"] if unused else []
+    notes = [f"ignoring {', '.join(unused)}: not supported"] if unused else []
     if unknown:
-        notes.append(f"leaving out unknown parameters: {', '.join(unknown)}")
+        notes.append(f"ignoring unknown parameters: {', '.join(unknown)}")
     messages = tuple(
         {"role": one.role.lower(), "content": one.content}
         | ({"images": one.images} if one.images else {})
@@ -194,7 +194,7 @@ def get_blobs(gateway: Gateway, files: Mapping[str, object]) -> list[tuple[str, 
 
 
 async def copy(gateway: Gateway, request: Request) -> None:
-    """Give a model a second name."""
+    """Copy a model to a second name."""
     body = decode_request(await request.body(), CopyBody)
     source, destination = body.source, body.destination
     try:
@@ -217,7 +217,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 
 
 async def head_blob(gateway: Gateway, request: Request) -> None:
-    """Check whether a model file is stored here."""
+    """Check whether a file is uploaded."""
     blobs = gateway.catalog.library.local.blobs
     here = await executors.disk.run(blobs.has, request.path.removeprefix(BLOBS))
     if here:
@@ -230,13 +230,13 @@ def check_upload(size_bytes: int, most_bytes: int | None) -> None:
     """Raise BodyTooLarge for a file that is larger than the settings allow."""
     if most_bytes is not None and size_bytes > most_bytes:
         raise BodyTooLarge(
-            f"cannot store the file: it has more than {format_bytes_decimal(most_bytes)}",
-            hint="start the server with a larger --max-blob-size",
+            f"cannot store the file: it is larger than {format_bytes_decimal(most_bytes)}",
+            hint="restart the server with a larger --max-blob-size",
         )
 
 
 async def upload_blob(gateway: Gateway, request: Request) -> None:
-    """Upload a file of a model; its digest is checked."""
+    """Upload a model file; its digest is verified."""
     blobs, digest = gateway.catalog.library.local.blobs, request.path.removeprefix(BLOBS)
     if await executors.disk.run(blobs.has, digest):
         request.respond(200, b"", b"")
@@ -265,7 +265,7 @@ async def upload_blob(gateway: Gateway, request: Request) -> None:
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
 DIGEST = Parameter(
     "digest",
-    "the digest of the file: `sha256:` and 64 hexadecimal digits",
+    "digest of the file: `sha256:` and 64 hexadecimal digits",
     {"type": "string", "pattern": SHA256},
     example=f"sha256:{hashlib.sha256().hexdigest()}",
 )

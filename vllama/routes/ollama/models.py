@@ -72,7 +72,7 @@ TEXTS = ("license", "template", "system", "renderer", "parser", "requires")
 
 
 async def tags(gateway: Gateway, request: Request) -> None:
-    """List the models of this machine."""
+    """List the installed models."""
     rows = [
         LocalModel(
             name=bundle.name,
@@ -245,14 +245,14 @@ async def delete(gateway: Gateway, request: Request) -> None:
 async def pull(gateway: Gateway, request: Request) -> None:
     """Download a model.
 
-    Clients share a download. It stops when the last one leaves, and the next goes on from there.
-    With `background` it needs no client, and the response comes at once.
+    Clients share a download. It stops when the last one disconnects, and the next resumes it.
+    With `background` it needs no client, and the response is immediate.
     """
     body = decode_request(await request.body(), PullBody)
     name = body.model or body.name
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
-        raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
+        raise InvalidModelRef(INVALID_NAME, hint="cannot pull a path")
     await gateway.record_act("models pull", name, await gateway.describe_model(name))
     if body.background:
         join_pull(gateway, name, insecure=body.insecure).background = True
@@ -285,14 +285,14 @@ async def pull(gateway: Gateway, request: Request) -> None:
 async def stop_pull(gateway: Gateway, request: Request) -> None:
     """Stop a download for all clients.
 
-    A route of vllama's own. What has been downloaded is kept for the next time.
+    vllama extension. The partial download is saved and resumed by the next pull.
     """
     body = decode_request(await request.body(), PullBody)
     name = need_name(body.model or body.name)
     pull = gateway.pulls.find(name)
     if pull is None:
         raise ModelNotFound(
-            name, message=f"cannot stop the download of '{name}': there is none", hint=None
+            name, message=f"cannot stop the download of '{name}': no download", hint=None
         )
     await gateway.record_act("models pull stop", name, {"progress": pull.describe().completed})
     pull.cancel()
@@ -300,7 +300,7 @@ async def stop_pull(gateway: Gateway, request: Request) -> None:
 
 
 _writes = partial(ollama_route, kind=RouteKind.WRITES)
-_node = (Parameter("node", "the node of a cluster, by name", TEXT),)
+_node = (Parameter("node", "name of a cluster node", TEXT),)
 ROUTES = (
     ollama_route("GET HEAD /api/tags", tags, RouteKind.LISTS, answer=Tags),
     ollama_route("GET /api/ps", ps, RouteKind.LISTS, answer=LoadedModels),

@@ -87,8 +87,8 @@ def join_pull(gateway: Gateway, name: str, *, insecure: bool = False) -> Pull:
                 raise
             # whoever may pull from any address must not learn who listens inside this network
             raise SourceError(
-                f"cannot pull '{name}': its host has no such model, or is no registry",
-                hint="the server's log says what went wrong",
+                f"cannot pull '{name}': the model does not exist, or the host is not a registry",
+                hint="check the server's log",
             ) from error
         finally:
             loop.call_soon_threadsafe(gateway.catalog.forget)

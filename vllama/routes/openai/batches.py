@@ -47,7 +47,7 @@ Shown = TypeVar("Shown", FileObject, Batch)
 
 
 async def upload(gateway: Gateway, request: Request) -> None:
-    """Keep a file with the rows of a batch: JSON, one request a line."""
+    """Upload the input file of a batch: one JSON request per line."""
     store, owner = _open(gateway, request).store, gateway.running.of(request).owner
     reader = FormReader(request.header(b"content-type"), keeps_files=False)
     size, reserved = 0, int(request.header(b"content-length") or 0)
@@ -75,14 +75,14 @@ async def upload(gateway: Gateway, request: Request) -> None:
 
 
 async def list_files(gateway: Gateway, request: Request) -> None:
-    """List the files of the key that asks."""
+    """List the files of the API key."""
     purpose = request.read_query().get("purpose", "")
     found = _get(gateway).store.list_files(gateway.running.of(request).owner, purpose)
     request.json(200, _cut(request, found, MOST_FILES, MOST_FILES))
 
 
 async def get_file(gateway: Gateway, request: Request) -> None:
-    """Return the description of a file."""
+    """Describe a file."""
     identity, owner = request.path.removeprefix(FILES), gateway.running.of(request).owner
     request.json(200, _get(gateway).store.find_file(identity, owner))
 
@@ -103,7 +103,7 @@ async def get_content(gateway: Gateway, request: Request) -> None:
 
 
 async def delete_file(gateway: Gateway, request: Request) -> None:
-    """Remove a file."""
+    """Delete a file."""
     store, identity = _open(gateway, request).store, request.path.removeprefix(FILES)
     await executors.storage.run(store.delete_file, identity, gateway.running.of(request).owner)
     request.json(200, DeletedFile(id=identity))
@@ -112,14 +112,14 @@ async def delete_file(gateway: Gateway, request: Request) -> None:
 async def create(gateway: Gateway, request: Request) -> None:
     """Run a batch file when the server is idle.
 
-    A request from anybody else stops the rows of that model at once; they go on a second after it
-    has ended. `completion_window` is `24h`.
+    Any other request to a model pauses its rows at once; they continue a second after it
+    has finished. `completion_window` is `24h`.
     """
     batches, owner = _open(gateway, request), gateway.running.of(request).owner
     asked = decode_struct(await request.body(), BatchBody, check_code)
     file = batches.store.find_file(asked.input_file_id, owner)
     if file.purpose != PURPOSE:
-        raise BadRequest(f"Invalid value for 'input_file_id': it is no file for a {PURPOSE}.")
+        raise BadRequest(f"Invalid value for 'input_file_id': the file's purpose is not {PURPOSE}.")
     now_s = int(time.time())
     shown = Batch(
         id=make_id("batch_"),
@@ -152,20 +152,20 @@ def _read_form(parts: Sequence[FormPart]) -> FileForm:
 
 
 async def list_batches(gateway: Gateway, request: Request) -> None:
-    """List the batches of the key that asks."""
+    """List the batches of the API key."""
     owner = gateway.running.of(request).owner
     mine = [each.shown for each in _get(gateway).store.list_batches() if each.owner == owner]
     request.json(200, _cut(request, mine, MOST_BATCHES, USUAL_BATCHES))
 
 
 async def get_batch(gateway: Gateway, request: Request) -> None:
-    """Return how far a batch is."""
+    """Describe a batch and its progress."""
     identity, owner = request.path.removeprefix(BATCHES), gateway.running.of(request).owner
     request.json(200, _get(gateway).store.find_batch(identity, owner).shown)
 
 
 async def cancel(gateway: Gateway, request: Request) -> None:
-    """Stop a batch; what has ended stays."""
+    """Cancel a batch; finished rows are kept."""
     batches, owner = _open(gateway, request), gateway.running.of(request).owner
     identity = request.path.removeprefix(BATCHES).removesuffix(CANCEL)
     request.json(200, await batches.cancel(identity, owner))
@@ -182,7 +182,7 @@ def _cut(request: Request, items: Sequence[Shown], most: int, usual: int) -> Pag
         raise BadRequest(f"Invalid value for 'limit': it must be from 1 to {most}.")
     ids = [each.id for each in items]
     if after and after not in ids:
-        raise NotFound(f"nothing in the list has the id {after[:80]}")
+        raise NotFound(f"the list has no item with the ID {after[:80]}")
     begin = ids.index(after) + 1 if after else 0
     data = list(items[begin : begin + int(text)])
     first, last = (data[0].id, data[-1].id) if data else (None, None)
@@ -201,20 +201,20 @@ def _open(gateway: Gateway, request: Request) -> Batches:
     if gateway.guards.read_only:
         raise Forbidden(
             f"cannot serve {request.method} {request.path[:80]}: this server is read-only",
-            hint="start it without --read-only",
+            hint="restart it without --read-only",
         )
     check_scopes(gateway.running.of(request).access, (Scope.INFER,))
     return _get(gateway)
 
 
-_FILE = (Parameter("id", "the file's id, such as `file-1a2b`"),)
-_BATCH = (Parameter("id", "the batch's id, such as `batch_1a2b`"),)
+_FILE = (Parameter("id", "file ID, such as `file-1a2b`"),)
+_BATCH = (Parameter("id", "batch ID, such as `batch_1a2b`"),)
 
 
 def _page(most: int) -> tuple[Parameter, ...]:
     return (
-        Parameter("limit", "how many are listed", make_integer(1, most)),
-        Parameter("after", "the id after which the list begins"),
+        Parameter("limit", "number of items to return", make_integer(1, most)),
+        Parameter("after", "ID of the last item of the previous page"),
     )
 
 
@@ -226,7 +226,7 @@ ROUTES = (
         list_files,
         shared=True,
         answer=Page[FileObject],
-        parameters=(Parameter("purpose", "only files for this"), *_page(MOST_FILES)),
+        parameters=(Parameter("purpose", "only files with this purpose"), *_page(MOST_FILES)),
         errors=(404,),
     ),
     _api(f"GET {FILES}{{id}}", get_file, answer=FileObject, parameters=_FILE),

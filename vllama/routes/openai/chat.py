@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 async def chat(gateway: Gateway, request: Request) -> None:
     """Continue a conversation.
 
-    Fields that only the engine knows are passed on to it.
+    Unknown fields are passed on to the engine.
     """
     body, extras = take_extras(parse_openai(await request.body(), ChatCompletionBody))
     asked = read_chat(body, extras, truncate=read_truncate(request, extras, default=None))
@@ -107,10 +107,10 @@ async def chat(gateway: Gateway, request: Request) -> None:
 
 
 async def completions(gateway: Gateway, request: Request) -> None:
-    """Continue prompts.
+    """Complete prompts.
 
-    vLLM answers as it does without vllama, token ids and log probabilities of the prompt included.
-    Other engines take a prompt through the model's template; with `raw` it is sent as it is.
+    vLLM responds as it does without vllama, including prompt token IDs and log probabilities.
+    Other engines apply the model's template to a prompt; `raw` sends it unchanged.
     """
     body, extras = take_extras(parse_openai(await request.body(), CompletionBody))
     asked = parse_completion(body)
@@ -134,7 +134,7 @@ async def completions(gateway: Gateway, request: Request) -> None:
                 return
         if not all(isinstance(prompt, str) for prompt in asked.prompts):
             raise BadRequest(
-                "cannot use token ids as 'prompt': the engine of this model takes texts"
+                "cannot use token IDs as 'prompt': the engine of this model accepts only text"
             )
         if asked.loads or texts[0].sampling.max_tokens == 0:
             answer = answer_without_engine(asked, asked.model, now_ns(), request.number)

@@ -198,5 +198,5 @@ def read_truncate(request: Request, extras: Extras, *, default: T) -> bool | T:
         return default
     said = request.header(TRUNCATE_HEADER).strip().lower()
     if said not in ("", "true", "false"):
-        raise BadRequest(f"cannot read header 'x-vllama-truncate: {said[:80]}': not true or false")
+        raise BadRequest(f"invalid header 'x-vllama-truncate: {said[:80]}': not true or false")
     return said == "true" if said else default

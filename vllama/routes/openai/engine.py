@@ -46,16 +46,16 @@ class EngineBody(Struct):
 
 
 async def ask_engine(gateway: Gateway, request: Request) -> None:
-    """Ask the engine of a model, by its own name of the route.
+    """Call a route of a model's engine.
 
-    The model is named in the body, or after the question mark. `/engine/` is for keys with the
+    The model is named in the body or the query string. `/engine/` is for keys with the
     scope `engine`.
     """
     path, key = quote(request.path.removeprefix(DOOR)), current_key.get()
     if request.path.startswith(DOOR) and (key is None or not key.allows(Scope.ENGINE)):
         raise Forbidden(
             f"cannot serve {request.path[:80]}: it needs a key with the scope '{Scope.ENGINE}'",
-            hint="ask the operator, who can use: vllama keys change NAME --scope infer,engine",
+            hint="ask the operator, who can run: vllama keys change NAME --scope infer,engine",
         )
     body = parse_openai(await request.body() or b"{}")
     name = str(body.get("model") or request.read_query().get("model", ""))
@@ -114,6 +114,6 @@ ROUTES = (
     _passes(
         f"GET POST {DOOR}/{{route}}",
         ask_engine,
-        parameters=(Parameter("route", "a route of the engine, such as `v1/load_lora_adapter`"),),
+        parameters=(Parameter("route", "route of the engine, such as `v1/load_lora_adapter`"),),
     ),
 )

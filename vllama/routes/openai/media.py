@@ -56,7 +56,7 @@ _SOUNDS: Mapping[str, bytes] = {
 
 
 async def speech(gateway: Gateway, request: Request) -> None:
-    """Read a text aloud, by a server behind this one."""
+    """Convert text to speech, on an upstream server."""
     body = parse_openai(await request.body())
     form = body.get("response_format") or "mp3"
     if not isinstance(form, str) or form not in _SOUNDS:
@@ -70,7 +70,7 @@ async def speech(gateway: Gateway, request: Request) -> None:
 
 
 async def generate_images(gateway: Gateway, request: Request) -> None:
-    """Draw what a text describes, by a server behind this one."""
+    """Generate images, on an upstream server."""
     body: dict[str, Any] = parse_openai(await request.body())
     if not isinstance(body.get("prompt"), str) or not body["prompt"]:
         raise BadRequest("Missing required parameter: 'prompt'.")
@@ -80,7 +80,7 @@ async def generate_images(gateway: Gateway, request: Request) -> None:
 
 
 async def edit_images(gateway: Gateway, request: Request) -> None:
-    """Change an image as a text describes, by a server behind this one."""
+    """Edit an image, on an upstream server."""
     parts = await read_form(request)
     model = next((part.text for part in parts if part.name == "model"), None)
     await pass_on(
@@ -111,8 +111,8 @@ async def pass_on(
     """
     entry = await find_v1_model(gateway, model)
     refusal = NotSupported(
-        f"cannot {what} with '{model}': no engine here can",
-        hint="put vllama in front of a server that can: --upstream URL",
+        f"cannot {what} with '{model}': no installed engine supports it",
+        hint="connect a server that supports it: --upstream URL",
     )
     need = make_need_of_entry(entry)
     if not any(find_path(traits) for traits in list_traits(gateway, entry.bundle, need.mode)):
@@ -150,12 +150,12 @@ _TASKS = {
 
 
 async def transcriptions(gateway: Gateway, request: Request) -> None:
-    """Turn speech into text."""
+    """Transcribe speech."""
     await transcribe(gateway, request, "transcribe")
 
 
 async def translations(gateway: Gateway, request: Request) -> None:
-    """Turn speech into English text."""
+    """Translate speech into English."""
     await transcribe(gateway, request, "translate")
 
 
@@ -175,8 +175,8 @@ async def transcribe(gateway: Gateway, request: Request, task: str) -> None:
     shape = fields["response_format"].text if "response_format" in fields else "json"
     wanted = make_need_of_entry(entry)
     refusal = NotSupported(
-        f"cannot {task} with '{name}': its engine takes no audio",
-        hint="choose a model that hears, on an engine that can",
+        f"cannot {task} with '{name}': its engine does not accept audio",
+        hint="use a model with audio input, on an engine that supports it",
     )
     offers = list_traits(gateway, entry.bundle, wanted.mode)
     if not any(find_path(traits, task) or traits.takes_audio for traits in offers):
@@ -246,12 +246,12 @@ async def transcribe_by_chat(
 
 
 class TranscriptionForm(Struct, kw_only=True):
-    """A recording."""
+    """An audio recording."""
 
     model: Model
-    file: Annotated[str, says("the recording; 25 MB at most", **BINARY)]
-    language: Annotated[str, says("the language that is spoken")] = ""
-    prompt: Annotated[str, says("the subject of the recording")] = ""
+    file: Annotated[str, says("recording; at most 25 MB", **BINARY)]
+    language: Annotated[str, says("spoken language")] = ""
+    prompt: Annotated[str, says("subject of the recording")] = ""
     response_format: Literal["json", "text"] = "json"
 
 
@@ -259,7 +259,7 @@ class SpeechBody(Struct, kw_only=True):
     """`POST /v1/audio/speech`."""
 
     model: Model
-    input: Annotated[str, says("the text to read", minLength=1)]
+    input: Annotated[str, says("text to read aloud", minLength=1)]
     voice: Any = None
     response_format: Annotated[str | None, says(enum=[*_SOUNDS, "", None])] = None
 
@@ -272,10 +272,10 @@ class ImageBody(Struct):
 
 
 class ImageEditForm(Struct):
-    """A picture to change."""
+    """An image to edit."""
 
     model: Model
-    image: Annotated[str, says("the picture", **BINARY)]
+    image: Annotated[str, says("image file", **BINARY)]
     prompt: str
 
 

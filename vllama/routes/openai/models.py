@@ -85,7 +85,7 @@ def list_rows_elsewhere(gateway: Gateway, here: set[str]) -> list[OpenAIModel]:
 
 
 async def models(gateway: Gateway, request: Request) -> None:
-    """List the models of this machine, and of the nodes of its cluster."""
+    """List the models of this server and of its cluster nodes."""
     found, views = await gateway.catalog.all(), find_views(gateway)
     rows = [
         make_row(bundle, info, views.get(bundle.name))
@@ -120,7 +120,7 @@ ROUTES = (
         parameters=(
             Parameter(
                 "model",
-                "the model's name, which may contain slashes",
+                "model name, which may contain slashes",
                 TEXT | {"format": "model"},
                 example=MODEL,
             ),

@@ -37,7 +37,7 @@ RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "/input_items", "/cancel"
 
 
 async def responses(gateway: Gateway, request: Request) -> None:
-    """Continue a conversation, in items and events."""
+    """Continue a conversation, with typed items and events."""
     asked = parse_responses(await request.body())
     store, owner, seed = gateway.responses, gateway.running.of(request).owner, secrets.token_hex(12)
     earlier = await store.chain(asked.previous, owner) if asked.previous else []
@@ -78,14 +78,14 @@ async def responses(gateway: Gateway, request: Request) -> None:
 
 
 async def get_response(gateway: Gateway, request: Request) -> None:
-    """Return a response that was kept."""
+    """Return a stored response."""
     identity = request.path.removeprefix(RESPONSES)
     record = await gateway.responses.find(identity, gateway.running.of(request).owner)
     request.respond(200, encode_json(record.response))
 
 
 async def list_input_items(gateway: Gateway, request: Request) -> None:
-    """List the input of a response, the newest item first."""
+    """List the input items of a response, newest first."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(INPUT_ITEMS)
     owner = gateway.running.of(request).owner
     *earlier, last = await gateway.responses.chain(identity, owner, "Response")
@@ -94,14 +94,14 @@ async def list_input_items(gateway: Gateway, request: Request) -> None:
 
 
 async def cancel_response(gateway: Gateway, request: Request) -> None:
-    """Refuse to cancel a response, since none is made in the background."""
+    """Refuse to cancel a response: none run in the background."""
     identity = request.path.removeprefix(RESPONSES).removesuffix(CANCEL)
     await gateway.responses.find(identity, gateway.running.of(request).owner)
     raise BadRequest("Cannot cancel a synchronous response.")
 
 
 async def delete_response(gateway: Gateway, request: Request) -> None:
-    """Forget a response."""
+    """Delete a stored response."""
     identity = request.path.removeprefix(RESPONSES)
     await gateway.responses.remove(identity, gateway.running.of(request).owner)
     request.json(200, DeletedResponse(identity, "response", deleted=True))
@@ -112,7 +112,7 @@ _kept = partial(
     _api,
     kind=RouteKind.OWN,
     on_nodes=True,
-    parameters=(Parameter("id", "the response's id, such as `resp_1a2b`"),),
+    parameters=(Parameter("id", "response ID, such as `resp_1a2b`"),),
 )
 ROUTES = (
     _api(

@@ -67,7 +67,7 @@ Comparison = tuple[str, Sequence[Any]]
 
 
 async def rerank(gateway: Gateway, request: Request) -> None:
-    """Order documents by how well they fit a query.
+    """Rank documents by relevance to a query.
 
     With `texts` in place of `documents` the response is a bare array.
     """
@@ -84,7 +84,7 @@ async def rerank(gateway: Gateway, request: Request) -> None:
 
 
 async def score(gateway: Gateway, request: Request) -> None:
-    """Compare pairs of texts."""
+    """Score the similarity of text pairs."""
     body, extras = take_extras(parse_openai(await request.body()))
     entry = await find_v1_model(gateway, body.get("model"))
     name, asked = body["model"], parse_score(body)
@@ -118,16 +118,15 @@ async def score_all(
     remote = entry.bundle.format is Format.REMOTE
     mode = Mode.CHAT if remote else Mode.EMBED
     refusal = NotSupported(
-        f"cannot {verb} with '{name}': no engine here can",
-        hint="compare vectors of /v1/embeddings instead",
+        f"cannot {verb} with '{name}': no installed engine supports it",
+        hint="compare embeddings from /v1/embeddings instead",
     )
     if not any(traits.rerank_path for traits in list_traits(gateway, entry.bundle, mode)):
         raise refusal
     if entry.bundle.format is Format.GGUF and not entry.info.ranks:
         raise NotSupported(
             f"cannot {verb} with '{name}': it is not a reranker",
-            hint="use a model made for it, such as bge-reranker, or compare vectors of "
-            "/v1/embeddings",
+            hint="use a reranker such as bge-reranker, or compare embeddings from /v1/embeddings",
         )
     scores: list[float] = []
     tokens = 0
@@ -172,7 +171,7 @@ LIKELIEST = 20
 
 
 async def systemone(gateway: Gateway, request: Request) -> None:
-    """Answer typed questions about a state, in System One's form."""
+    """Answer typed questions about a state, in System One's format."""
     body, extras = take_extras(parse_openai(await request.body()))
     name = body.get("model") or ""
     entry, asked = await find_v1_model(gateway, name), parse_systemone(body)
@@ -230,7 +229,7 @@ async def decide(
             tokens = convert_logprobs(choice.get("logprobs"))
             if not tokens:
                 raise NotSupported(
-                    f"cannot decide with '{name}': its engine tells no log probabilities"
+                    f"cannot decide with '{name}': its engine does not return log probabilities"
                 )
             found.append(read_distribution(question, tokens[0].get("top_logprobs", tokens[:1])))
             counts = Counts(

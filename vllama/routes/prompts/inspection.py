@@ -56,12 +56,12 @@ class Inspection:
                 f"cannot collect {len(self.layers)} layers of {tokens} tokens: that takes up to "
                 f"{format_bytes_decimal(tokens * token_bytes)}, and inspect_limit is "
                 f"{format_bytes_decimal(self.most_bytes)}",
-                hint="ask for fewer layers" + (f", or for {most} tokens" if most > 0 else ""),
+                hint="request fewer layers" + (f", or {most} tokens" if most > 0 else ""),
             )
         if asked == 0:
             raise BadRequest(
-                "cannot collect without an answer",
-                hint="with one token (num_predict, max_tokens) the prompt's tokens are collected",
+                "cannot collect activations without a response",
+                hint="generate one token (num_predict, max_tokens) to collect the prompt's own",
             )
         return most if asked is None and most < window - prompt_tokens else asked
 
@@ -95,11 +95,11 @@ def prepare_inspection(asked: Inspect, entry: Entry, traits: Traits) -> Inspecti
     if traits.inspector is None or rules is None:
         engines = " or ".join(rules.engines) if rules else ""
         raise BadRequest(
-            f"cannot inspect {name}: its engine cannot, or was not started for it",
-            hint=f"{engines} can: start the server with --inspect" if engines else None,
+            f"cannot inspect {name}: its engine does not support it, or was started without it",
+            hint=f"{engines} support it: start the server with --inspect" if engines else None,
         )
     if not (layers and width):
-        raise BadRequest(f"cannot inspect {name}: its files do not tell its layers")
+        raise BadRequest(f"cannot inspect {name}: its files do not specify the number of layers")
     wanted = asked.collect.residual if asked.collect else ()
     steering = [
         Steering(

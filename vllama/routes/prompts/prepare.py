@@ -216,8 +216,8 @@ class Turn:
         if chat.response_format is not None and not traits.formats_completions:
             raise BadRequest(
                 "cannot use 'format' with a finished prompt (raw, suffix, context or a template of "
-                "the request): this engine keeps to a format in chats only",
-                hint="leave one of them out, or use an engine that can, such as llama-server",
+                "the request): this engine supports formats only in chats",
+                hint="remove one of them, or use an engine that supports it, such as llama-server",
             )
         return make_completion_call(chat, prompt.sent, self.sampling, traits)
 
@@ -352,7 +352,7 @@ async def prepare(
         prompt = await maker.from_text(text)
     elif asked.context:
         if find_unknown(asked.context, entry.info.vocab_size) is not None:
-            raise BadRequest("cannot use 'context': it holds tokens of another model")
+            raise BadRequest("cannot use 'context': it has tokens of another model")
         before = await decode_tokens(entry.info, upstream, traits, asked.context)
         _, newest = await maker.from_chat(chat.messages, (), think=think, always=True)
         text = before + (newest.text or asked.messages[-1].content)

@@ -170,7 +170,7 @@ class PromptMaker:
             if finished and self.template is not None:
                 raise
             # the engine renders for itself; only our count is missing then
-            log.info("cannot count the prompt: %s", error.message)
+            log.info("cannot count the prompt's tokens: %s", error.message)
             return messages, replace(prompt, finished=False)
         if not counts:
             return messages, replace(prompt, text=text)
@@ -193,9 +193,9 @@ class PromptMaker:
             return prompt
         if not (fitting.truncate and fitting.shift and prompt.may_be_cut):
             error = ContextOverflow(
-                f"the prompt is longer than the available context length: it has {prompt.tokens} "
-                f"tokens, the context {traits.window}",
-                hint="shorten it, or ask for a larger num_ctx",
+                f"the prompt exceeds the context length: the prompt has {prompt.tokens} tokens, "
+                f"the context {traits.window}",
+                hint="shorten it, or request a larger num_ctx",
             )
             error.tokens, error.limit = prompt.tokens, traits.window
             raise error

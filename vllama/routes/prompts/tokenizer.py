@@ -50,7 +50,7 @@ async def fetch_field(
     """
     answer = await upstream.fetch(Call(path=path, fields=body))
     if answer.status in NO_ROUTE:
-        raise CapabilityMissing(f"the engine has no route {path}")
+        raise CapabilityMissing(f"the engine has no {path} route")
     if answer.status != 200:
         raise clean_engine_error(answer.status, answer.body, answer.headers)
     try:
@@ -119,9 +119,9 @@ async def count_conversation(
         try:
             counted = await fetch_field(upstream, path, body, answer, int)
         except (CapabilityMissing, UpstreamError, BadRequest) as error:
-            log.info("cannot count by %s: %s", path, error.message)
+            log.info("cannot count tokens with %s: %s", path, error.message)
             continue
-        if (count := read_count(counted, f"the answer of {path}")) is not None:
+        if (count := read_count(counted, f"the response of {path}")) is not None:
             return count
     return None
 
@@ -181,7 +181,7 @@ async def detokenize(upstream: Upstream, traits: Traits, tokens: Sequence[int]) 
     except ConnectionLost:
         raise
     except VllamaError as error:
-        raise BadRequest("cannot use 'context': it holds tokens of another model") from error
+        raise BadRequest("cannot use 'context': it has tokens of another model") from error
     return text or ""
 
 

@@ -87,7 +87,7 @@ class Captures(Stage):
         self._has_any, self._closing = asyncio.Event(), asyncio.Event()
         self._waiting_bytes = 0
         self._is_failing = False
-        log.warning("requests to models are captured in %s, with all that users write", folder.path)
+        log.warning("requests are captured in %s, including prompts and responses", folder.path)
 
     async def admitted(self, running: RunningRequest) -> None:
         """Begin to record; the body is read, and left to be read again."""
@@ -125,7 +125,7 @@ class Captures(Stage):
             outcome=row.outcome,
         )
         if self._waiting_bytes + recorded.size_bytes > MAX_WAITING_BYTES:
-            self._warn("captures come faster than they can be written to '%s'", self.folder)
+            self._warn("captures arrive faster than '%s' can be written", self.folder)
             return
         self._waiting_bytes += recorded.size_bytes
         self._waiting.append(recorded)
@@ -157,12 +157,12 @@ class Captures(Stage):
                 self._warn("cannot write captures to '%s': %s", self.folder, reason)
             except Exception:
                 # boundary: a bug in recording must not end the server
-                log.exception("a request could not be captured: unexpected error")
+                log.exception("cannot capture a request: unexpected error")
 
     def _warn(self, text: str, *values: object) -> None:
         """Warn about captures that are lost, once until the next one is written."""
         if not self._is_failing:
-            log.warning(text + "; requests are served as ever, and not captured", *values)
+            log.warning(text + "; requests are served but not captured", *values)
         self._is_failing = True
 
 

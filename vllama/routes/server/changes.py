@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 async def note_changes(gateway: Gateway, request: Request) -> None:
-    """Allow a command to change models; with the list `removed`, see what it has changed."""
+    """Allow a command to change models, and pick up its changes (`removed`)."""
     removed = await read_removed(gateway, request)
     if removed is not None:
         await see_changes(gateway, removed)
@@ -34,12 +34,12 @@ async def read_removed(starting: Starting, request: Request) -> list[str] | None
     """Return the names of removed models; None before the change. Raises NotFound, Forbidden."""
     shown = request.header(b"authorization").encode(errors="replace")
     if not compare_digest(shown, f"Bearer {starting.owner_secret}".encode()):
-        raise NotFound("cannot note changes: this server has another data folder")
+        raise NotFound("cannot record changes: this server uses another data folder")
     removed: list[str] | None = decode_as(await request.body(), dict[str, list[str]]).get("removed")
     if removed is None and starting.guards.read_only:
         raise Forbidden(
             f"cannot change models: the server at {request.header(b'host')} is read-only",
-            hint="start it without --read-only",
+            hint="restart it without --read-only",
         )
     return removed
 

@@ -32,23 +32,23 @@ DISK_LIMIT_S = 2.0
 
 
 class Version(Struct, omit_defaults=True):
-    """The version of Ollama whose API is served, and that of vllama."""
+    """The versions of the Ollama API and of vllama."""
 
-    version: Annotated[str, says("the version of Ollama whose API is served")]
-    vllama: Annotated[str, says("the version of vllama")] = ""
+    version: Annotated[str, says("version of the Ollama API")]
+    vllama: Annotated[str, says("vllama version")] = ""
 
 
 class Liveness(Struct):
-    """That the process answers."""
+    """Liveness."""
 
-    status: Annotated[Literal["ok"], says("always `ok`: the process answers")]
+    status: Annotated[Literal["ok"], says("always `ok`")]
 
 
 class Obstacle(Struct, frozen=True):
-    """Obstacle to serving, or a defect, with its reason."""
+    """An obstacle to serving or a defect, with its reason."""
 
-    what: Annotated[str, says("the part of the server that it is about")]
-    why: Annotated[str, says("the reason, in a sentence")]
+    what: Annotated[str, says("affected component")]
+    why: Annotated[str, says("reason, as a sentence")]
 
 
 class Passing(Obstacle, frozen=True):
@@ -56,24 +56,24 @@ class Passing(Obstacle, frozen=True):
 
 
 class Readiness(Struct, omit_defaults=True):
-    """Readiness of the server, with the reasons against it."""
+    """Readiness, with the obstacles."""
 
-    status: Annotated[Literal["ready", "not ready"], says("whether a request would be served now")]
-    reasons: Annotated[list[Obstacle], says("why it would not be served")] = []
+    status: Annotated[Literal["ready", "not ready"], says("`ready` if requests can be served")]
+    reasons: Annotated[list[Obstacle], says("obstacles to serving")] = []
 
 
 class Health(Struct, omit_defaults=True):
-    """Health of the server, with its defects."""
+    """Health, with obstacles and warnings."""
 
-    status: Annotated[Literal["ok", "error"], says("whether all is well")]
-    reasons: Annotated[list[Obstacle], says("what keeps the server from serving")] = []
-    warnings: Annotated[list[Obstacle], says("what does not work, though requests are served")] = []
+    status: Annotated[Literal["ok", "error"], says("`ok` unless there are obstacles")]
+    reasons: Annotated[list[Obstacle], says("obstacles to serving")] = []
+    warnings: Annotated[list[Obstacle], says("unavailable features of a running server")] = []
 
 
 async def get_root(starting: Starting, request: Request) -> None:
-    """Tell that the server runs.
+    """Report that the server is running.
 
-    Many clients ask this first. A browser is sent to the page.
+    Many clients call this first. Browsers are redirected to the web UI.
     """
     if starting.guards.ui and request.method == "GET" and accepts_html(request.header(b"accept")):
         # relative, so that it is right behind a proxy that adds a path
@@ -89,12 +89,12 @@ def accepts_html(accept: str) -> bool:
 
 
 async def get_version(starting: Starting, request: Request) -> None:
-    """Tell the versions of the API and of vllama."""
+    """Return the versions of the API and of vllama."""
     request.json(200, Version(OLLAMA_VERSION, __version__))
 
 
 async def get_live(starting: Starting, request: Request) -> None:
-    """Tell that the process answers."""
+    """Report that the process is alive."""
     request.json(200, Liveness("ok"))
 
 
@@ -111,7 +111,7 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     if gateway.stopping:
         found.append(Obstacle("server", "it is stopping"))
     if not await answers_disk(gateway):
-        found.append(Obstacle("disk", f"it does not answer within {DISK_LIMIT_S:g} s"))
+        found.append(Obstacle("disk", f"no response within {DISK_LIMIT_S:g} s"))
         return found  # what follows asks it, too
     if await lacks_upstream(gateway.watch, gateway.catalog.library):
         troubles = gateway.watch.troubles.items()
@@ -123,7 +123,7 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     if nodes is not None and nodes.local is None and not any(nodes.list_up()):
         found += list_lost_nodes(gateway)
     if gateway.preload.name and gateway.preload.bundle is None:
-        found.append(Passing(f"model {gateway.preload.name}", "it has not been loaded yet"))
+        found.append(Passing(f"model {gateway.preload.name}", "not loaded yet"))
     return found
 
 
@@ -149,26 +149,26 @@ async def answers_disk(gateway: Gateway) -> bool:
 
 
 async def get_health(gateway: Gateway, request: Request) -> None:
-    """Tell whether all is well; a model that is still loading is no fault."""
+    """Report the health of the server; a loading model is not a defect."""
     found = [one for one in await list_obstacles(gateway) if not isinstance(one, Passing)]
     if (bundle := gateway.preload.bundle) is not None:
         why, passing = gateway.scheduler.find_obstacle(bundle)
         found += [Obstacle(f"model {gateway.preload.name}", why)] if why and not passing else []
     failure = gateway.meter.recorder.failure
-    warnings = [Obstacle("usage", f"it cannot be written: {failure}")] if failure else []
+    warnings = [Obstacle("usage", f"cannot write to it: {failure}")] if failure else []
     if not found:
         warnings += list_lost_nodes(gateway)
     tell(gateway, request, Health("error" if found else "ok", found, warnings))
 
 
 async def get_ready(gateway: Gateway, request: Request) -> None:
-    """Tell whether a request would be served now."""
+    """Report whether the server is ready for requests."""
     found = await list_obstacles(gateway)
     tell(gateway, request, Readiness("not ready" if found else "ready", found))
 
 
 async def get_starting(starting: Starting, request: Request) -> None:
-    """Tell that no request would be served yet."""
+    """Report that the server is not ready yet."""
     tell(starting, request, Readiness("not ready", [Passing("server", "it is starting")]))
 
 

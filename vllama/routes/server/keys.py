@@ -29,22 +29,20 @@ Positive: TypeAlias = Annotated[int, says(minimum=1)]
 
 
 class KeyBody(Struct, kw_only=True):
-    """The fields of a key."""
+    """The settings of a key."""
 
-    scopes: Annotated[list[Scope], says("what it may do", minItems=1)] = []
-    models: Annotated[list[str] | None, says("patterns of the models that it may use")] = None
-    rate: Annotated[str | None, says("requests in a period, such as `60/min`")] = None
-    tokens: Annotated[str | None, says("tokens in a period, such as `1M/day`")] = None
-    model_rate: Annotated[list[str] | None, says("`MODEL=N/PERIOD`: requests to a model")] = None
-    model_tokens: Annotated[list[str] | None, says("`MODEL=N/PERIOD`: tokens of a model")] = None
-    concurrent: Annotated[Positive | None, says("requests at once")] = None
-    budget: Annotated[str | None, says("money in a period, such as `50/month`")] = None
-    group: Annotated[str | None, says("the group whose limits it shares")] = None
-    trusts_user: Annotated[bool, says("whether its header X-Forwarded-Email is believed")] = False
-    priority: Annotated[Positive | None, says("turns in a queue for each turn of a usual key")] = (
-        None
-    )
-    expires: Annotated[str | None, says("how long it works, such as `30d`")] = None
+    scopes: Annotated[list[Scope], says("scopes of the key", minItems=1)] = []
+    models: Annotated[list[str] | None, says("patterns of allowed model names")] = None
+    rate: Annotated[str | None, says("maximum requests per period, such as `60/min`")] = None
+    tokens: Annotated[str | None, says("maximum tokens per period, such as `1M/day`")] = None
+    model_rate: Annotated[list[str] | None, says("maximum requests: `MODEL=N/PERIOD`")] = None
+    model_tokens: Annotated[list[str] | None, says("maximum tokens: `MODEL=N/PERIOD`")] = None
+    concurrent: Annotated[Positive | None, says("maximum parallel requests")] = None
+    budget: Annotated[str | None, says("maximum cost per period, such as `50/month`")] = None
+    group: Annotated[str | None, says("group with shared limits")] = None
+    trusts_user: Annotated[bool, says("trust the user in the header X-Forwarded-Email")] = False
+    priority: Annotated[Positive | None, says("queue weight; 1 by default")] = None
+    expires: Annotated[str | None, says("lifetime, such as `30d`")] = None
 
 
 class NewKeyBody(KeyBody, kw_only=True):
@@ -54,21 +52,23 @@ class NewKeyBody(KeyBody, kw_only=True):
 
 
 class RotateBody(Struct):
-    """The rotation of a key."""
+    """A key rotation."""
 
-    overlap: Annotated[str, says("how long the old secret works on, such as `24h`")] = ""
+    overlap: Annotated[str, says("time that the old secret stays valid, such as `24h`")] = ""
 
 
 class Keys(Struct):
-    """The keys of the server."""
+    """The API keys of the server."""
 
-    required: Annotated[bool, says("whether requests need a key")]
-    own: Annotated[KeyRow | None, says("the key of this request; null if it has none")]
-    keys: Annotated[list[KeyRow], says("the named keys; without the scope `admin` the own one")]
+    required: Annotated[bool, says("true if requests need a key")]
+    own: Annotated[KeyRow | None, says("the key of this request; null without a key")]
+    keys: Annotated[
+        list[KeyRow], says("all named keys; without the scope `admin`, only the request's own")
+    ]
 
 
 async def list_keys(gateway: Gateway, request: Request) -> None:
-    """List the keys, without their secrets; for a key without the scope admin, its own."""
+    """List the API keys, without secrets. Without the scope admin, list only the request's own."""
     access = gateway.running.of(request).access
     rows = own = [describe_key(access)] if access is not None else []
     if access is None or access.allows(Scope.ADMIN):
@@ -78,9 +78,9 @@ async def list_keys(gateway: Gateway, request: Request) -> None:
 
 
 async def add_key(gateway: Gateway, request: Request) -> None:
-    """Make a key, and show its secret this once.
+    """Create an API key; the secret is shown only once.
 
-    The first key of a server is made on its machine: `vllama keys add NAME --scope admin`.
+    Create a server's first key on its machine: `vllama keys add NAME --scope admin`.
     """
     given, secret = await read_body(request, *NewKeyBody.__struct_fields__), make_secret()
     name = str(given.pop("name", ""))
@@ -90,7 +90,7 @@ async def add_key(gateway: Gateway, request: Request) -> None:
 
 
 async def change_key(gateway: Gateway, request: Request) -> None:
-    """Change what a key may do; null removes a limit."""
+    """Change the settings of a key; null removes a limit."""
     name, fields = (
         read_name(request),
         read_fields(await read_body(request, *KeyBody.__struct_fields__)),
@@ -103,7 +103,7 @@ async def change_key(gateway: Gateway, request: Request) -> None:
 
 
 async def rotate_key(gateway: Gateway, request: Request) -> None:
-    """Give a key another secret, and show it this once."""
+    """Rotate the secret of a key; the new secret is shown only once."""
     name, secret = read_name(request).removesuffix("/rotate"), make_secret()
     fields = read_fields(await read_body(request, *RotateBody.__struct_fields__))
     make = partial(store.rotate_key, name=name, secret=secret, **fields)
@@ -111,7 +111,7 @@ async def rotate_key(gateway: Gateway, request: Request) -> None:
 
 
 async def revoke_key(gateway: Gateway, request: Request) -> None:
-    """Revoke a key for good; remove one from the list that has been revoked."""
+    """Revoke a key permanently, or remove a revoked key from the list."""
     name = read_name(request)
 
     def make(keys: dict[str, ApiKey], *, now_s: float) -> ApiKey:
@@ -133,8 +133,8 @@ async def change(
     """
     if not gateway.keys.is_required:
         raise Forbidden(
-            "cannot change keys over HTTP: this server requires none",
-            hint="the first key is added on its machine: vllama keys add NAME --scope admin",
+            "cannot change keys over HTTP: this server requires no key",
+            hint="add the first key on the server's machine: vllama keys add NAME --scope admin",
         )
     access = gateway.running.of(request).access
     assert access is not None, "a server that requires a key has checked it"
@@ -160,8 +160,8 @@ def check_standing(access: ApiKey, now: ApiKey | None, now_s: float) -> None:
     stands = now is not None and now.owner == access.owner and now.allows(Scope.ADMIN)
     if not stands or now is None or now.find_fault(now_s) or now.expires_s != access.expires_s:
         raise Forbidden(
-            f"cannot do this: the key '{access.name}' would no longer be an administrator's",
-            hint="use another key with the scope admin, or the commands: vllama keys",
+            f"cannot do this: key '{access.name}' would lose the scope admin",
+            hint="use another key with the scope admin, or vllama keys",
         )
 
 
@@ -170,7 +170,7 @@ async def read_body(request: Request, *names: str) -> Given:
     form = dict[str, str | bool | int | list[str] | None]
     given: Given = decode_as(await request.body() or b"{}", form)
     for name in given.keys() - set(names):
-        raise BadRequest(f"cannot use the field '{name}'", hint=f"choose from {', '.join(names)}")
+        raise BadRequest(f"unknown field '{name}'", hint=f"choose from {', '.join(names)}")
     return given
 
 
@@ -181,7 +181,7 @@ def read_name(request: Request) -> str:
 
 def _sets(spelling: str, handler: Any, body: type[Struct] | None = None) -> Any:
     """Return a route that changes keys."""
-    parameters = (Parameter("name", "the key's name"),) if "{" in spelling else ()
+    parameters = (Parameter("name", "name of the key"),) if "{" in spelling else ()
     return server_route(
         spelling, handler, RouteKind.SETS, parameters=parameters, body=body, answer=KeyRow
     )

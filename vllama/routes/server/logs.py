@@ -39,37 +39,37 @@ PLAIN = b"text/plain; charset=utf-8"
 
 
 class LogAttempt(Struct):
-    """The log of one start of an engine."""
+    """The log of one engine start."""
 
-    attempt: Annotated[int, says("the number of the start")]
-    size: Annotated[int, says("in bytes")]
-    written_at: Annotated[str | None, says("when its last line came")]
+    attempt: Annotated[int, says("number of the start")]
+    size: Annotated[int, says("size in bytes")]
+    written_at: Annotated[str | None, says("time of the last line")]
 
 
 class Log(Struct):
-    """A log: vllama's own, or that of a model's engine with its attempts, the oldest first."""
+    """A log of vllama, or of a model's engine with its starts, oldest first."""
 
     name: str
-    size: Annotated[int, says("in bytes")]
-    attempts: Annotated[list[LogAttempt], says("the starts of the engine, the oldest first")]
+    size: Annotated[int, says("size in bytes")]
+    attempts: Annotated[list[LogAttempt], says("engine starts, oldest first")]
 
 
 class Logs(Struct):
-    """The logs that are kept."""
+    """The stored logs."""
 
-    logs: Annotated[list[Log], says("the logs")]
+    logs: Annotated[list[Log], says("stored logs")]
 
 
 async def list_logs(gateway: Gateway, request: Request) -> None:
-    """List vllama's own log and those of the engines, with the attempts that are kept."""
+    """List vllama's log and the logs of engines, with their starts."""
     rows = await executors.disk.run(_list_logs, gateway.in_use.config.log_dir)
     request.json(200, Logs(rows))
 
 
 async def get_log(gateway: Gateway, request: Request) -> None:
-    """Show a log.
+    """Return a log.
 
-    With `?follow=1` the response goes on with what is added, and has no end.
+    With `?follow=1` the response stays open and streams new lines.
     """
     query = request.read_query()
     attempt, follow = read_number_in(query, "attempt"), query.get("follow", "") in ("1", "true")
@@ -108,7 +108,7 @@ class LogText:
         found = [path for path in paths if attempt in (None, read_number(path))]
         if not found:
             which = "" if attempt is None else f" of attempt {attempt}"
-            raise NotFound(f"there is no log{which} of '{name}'", hint="see GET /api/logs")
+            raise NotFound(f"no log{which} of '{name}'", hint="see GET /api/logs")
         self._reader = Reader(found[-1])
 
     def read(self, lines: int | None, *, ended: bool) -> Iterator[bytes]:
@@ -163,7 +163,7 @@ def read_number_in(query: dict[str, str], name: str) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdecimal() and len(text) < 10):
-        raise BadRequest(f"cannot show a log: {name} is '{text}'", hint="give a number")
+        raise BadRequest(f"cannot show a log: {name} is '{text}'", hint="it must be a number")
     return int(text)
 
 
@@ -195,9 +195,9 @@ ROUTES = (
         get_log,
         RouteKind.WRITTEN,
         parameters=(
-            Parameter("name", "`vllama`, or the name of a model"),
-            Parameter("lines", "the last lines only", _COUNT),
-            Parameter("attempt", "an attempt, in place of the newest", _COUNT),
+            Parameter("name", "`vllama`, or a model name"),
+            Parameter("lines", "number of lines from the end", _COUNT),
+            Parameter("attempt", "engine start, by number; the latest by default", _COUNT),
         ),
         media={"text/plain": TEXT},
     ),

@@ -36,7 +36,7 @@ MEMORY_LIMIT_S = 1.0
 
 
 async def get_metrics(gateway: Gateway, request: Request) -> None:
-    """Export the metrics for Prometheus, as text or as OpenMetrics."""
+    """Export metrics for Prometheus, as text or OpenMetrics."""
     scheduler = gateway.scheduler
     fetched, _ = await asyncio.gather(
         gateway.engine_metrics.fetch(list_targets(scheduler.list_instances())),
@@ -78,64 +78,63 @@ class StateGauges:
 
     def __init__(self) -> None:
         self.build_info = Gauge(
-            "vllama_build_info", "Always 1; the labels are versions.", ("version", "python")
+            "vllama_build_info", "Constant 1, with the versions as labels.", ("version", "python")
         )
         self.running = Gauge(
-            "vllama_num_requests_running", "Requests that have a slot of their model.", ("model",)
+            "vllama_num_requests_running", "Requests with a slot of their model.", ("model",)
         )
         self.waiting = Gauge(
             "vllama_num_requests_waiting",
-            "Requests that wait for a slot of their model, or for the model to load.",
+            "Requests waiting for a slot or for their model to load.",
             ("model",),
         )
         self.slots = Gauge(
-            "vllama_model_slots", "Requests that a model can process at once.", ("model",)
+            "vllama_model_slots", "Maximum parallel requests of a model.", ("model",)
         )
         self.state = Gauge(
             "vllama_model_state",
-            "Instances of a model in each state: loading, ready, sleeping, backoff, stopping or "
-            "failed.",
+            "Instances of a model by state: loading, ready, sleeping, backoff, stopping or failed.",
             ("model", "engine", "state"),
         )
         self.planned = Gauge(
             "vllama_model_memory_planned_bytes",
-            "Memory that a model is expected to need. The pools are ram, gpu0, gpu1 and so on.",
+            "Planned memory of a model. Pools: ram, gpu0, gpu1, etc.",
             ("model", "pool"),
         )
         self.measured = Gauge(
             "vllama_model_memory_measured_bytes",
-            "Memory that the processes of a model held at the last measurement.",
+            "Memory of a model's processes at the last measurement.",
             ("model", "pool"),
         )
         self.free = Gauge(
             "vllama_memory_free_bytes",
-            "Memory that is free for models, less the reserve.",
+            "Memory available to models, without the reserve.",
             ("pool",),
         )
         self.engines_up = Gauge(
             "vllama_engine_metrics_up",
-            "Whether an engine showed its own metrics within a second.",
+            "1 if the engine returned its own metrics within a second.",
             TARGET_LABELS,
         )
         by_node = ("node",)
         self.node_up = Gauge(
-            "vllama_node_up", "Whether a node of the cluster responds to its head.", by_node
+            "vllama_node_up", "1 if the cluster node responds to its head.", by_node
         )
-        self.node_models = Gauge("vllama_node_models_loaded", "Models that a node runs.", by_node)
+        self.node_models = Gauge("vllama_node_models_loaded", "Models loaded on a node.", by_node)
         self.node_running = Gauge(
-            "vllama_node_requests_running", "Requests that have a slot on a node.", by_node
+            "vllama_node_requests_running", "Requests with a slot on a node.", by_node
         )
         self.node_waiting = Gauge(
-            "vllama_node_requests_waiting", "Requests that wait for a slot on a node.", by_node
+            "vllama_node_requests_waiting", "Requests waiting for a slot on a node.", by_node
         )
         self.node_free = Gauge(
             "vllama_node_memory_free_bytes",
-            "Memory that is free for models on a node, less the reserve.",
+            "Memory available to models on a node, without the reserve.",
             ("node", "pool"),
         )
         self.usage_recording = Gauge(
             "vllama_usage_recording",
-            "Whether usage is written to the disk; 0: it is kept in memory until that is possible.",
+            "1 if usage is written to disk; 0 if it is held in memory.",
         )
         self.certificate_expiry = Gauge(
             "vllama_certificate_expiration_timestamp_seconds",
@@ -143,13 +142,13 @@ class StateGauges:
         )
         self.jobs_running = Gauge(
             "vllama_executor_jobs_running",
-            "Blocking jobs that have a thread: disk (look-ups), storage (writing models), codec, "
+            "Running blocking jobs: disk (look-ups), storage (writing models), codec, "
             "downloads, web and upkeep (the server's own); cpu: that have a process.",
             ("executor",),
         )
         self.jobs_waiting = Gauge(
             "vllama_executor_jobs_waiting",
-            "Blocking jobs that wait for a thread or process.",
+            "Blocking jobs waiting for a thread or process.",
             ("executor",),
         )
 

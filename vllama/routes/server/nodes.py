@@ -22,38 +22,38 @@ PATH = "/api/nodes/"
 
 
 class NodeRow(Struct, kw_only=True):
-    """A node of the cluster."""
+    """A cluster node."""
 
     name: str
     state: Annotated[str, says("`up`, `draining` or `lost`")]
-    trouble: Annotated[str, says("why it is lost; empty if it is not")]
-    version: Annotated[str, says("the version of vllama")]
-    gpu_free: Annotated[int, says("the free bytes of its GPUs")]
-    ram_free: Annotated[int, says("the free bytes of its RAM")]
-    models: Annotated[list[str], says("the models on its disk")]
-    loaded: Annotated[list[str], says("the models in its memory")]
-    running: Annotated[int, says("the requests that run there")]
-    waiting: Annotated[int, says("the requests that wait there")]
-    seen_at: Annotated[str | None, says("when it was last heard of; null: never")]
+    trouble: Annotated[str, says("reason for the loss; empty unless lost")]
+    version: Annotated[str, says("vllama version")]
+    gpu_free: Annotated[int, says("free GPU memory, in bytes")]
+    ram_free: Annotated[int, says("free RAM, in bytes")]
+    models: Annotated[list[str], says("models on disk")]
+    loaded: Annotated[list[str], says("loaded models")]
+    running: Annotated[int, says("running requests")]
+    waiting: Annotated[int, says("queued requests")]
+    seen_at: Annotated[str | None, says("time of the last contact; null if never")]
 
 
 class NodeChoice(Struct):
-    """The node that would answer the next request for a model."""
+    """The node for the next request to a model."""
 
     name: str
-    reason: Annotated[str, says("why that node")]
+    reason: Annotated[str, says("reason for the choice")]
 
 
 class NodeRows(Struct, omit_defaults=True):
-    """The nodes of the cluster beside this server."""
+    """The cluster nodes of this server."""
 
-    nodes: Annotated[list[NodeRow], says("the nodes, by name")]
-    here: Annotated[list[str], says("the models on the disk of this server")] = []
-    choice: Annotated[NodeChoice | None, says("the node for the model that was asked for")] = None
+    nodes: Annotated[list[NodeRow], says("cluster nodes, by name")]
+    here: Annotated[list[str], says("models on this server's disk")] = []
+    choice: Annotated[NodeChoice | None, says("node for the requested model")] = None
 
 
 async def list_nodes(gateway: Gateway, request: Request) -> None:
-    """List the nodes of the cluster beside this server; with `model`, also the choice for it."""
+    """List the cluster nodes; with `model`, also return the node for it."""
     nodes = gateway.nodes
     rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
     answer = NodeRows(rows)
@@ -91,12 +91,12 @@ def describe_node(node: Node) -> NodeRow:
 
 
 async def drain(gateway: Gateway, request: Request) -> None:
-    """Send a node no more requests; its running responses go on."""
+    """Drain a node: send it no new requests. Running responses continue."""
     await _set_drained(gateway, request, is_drained=True)
 
 
 async def undrain(gateway: Gateway, request: Request) -> None:
-    """Send requests to a node again."""
+    """Undrain a node: send it requests again."""
     await _set_drained(gateway, request, is_drained=False)
 
 
@@ -105,7 +105,7 @@ async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) 
     known = gateway.nodes.nodes if gateway.nodes is not None else {}
     if name not in known:
         raise NotFound(
-            f"no node is called '{name}'",
+            f"no such node: '{name}'",
             hint=suggest(name, known) if known else "add one: vllama serve --node URL",
         )
     was, known[name].is_drained = known[name].is_drained, is_drained
@@ -113,14 +113,14 @@ async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) 
     request.json(200, describe_node(known[name]))
 
 
-_name = Parameter("name", "the node's name, as `GET /api/nodes` lists it")
+_name = Parameter("name", "node name, from `GET /api/nodes`")
 ROUTES = (
     server_route(
         "GET /api/nodes",
         list_nodes,
         RouteKind.OBSERVES,
         tells=True,
-        parameters=(Parameter("model", "the model to choose a node for", TEXT),),
+        parameters=(Parameter("model", "model to choose a node for", TEXT),),
         answer=NodeRows,
         errors=(404,),
     ),

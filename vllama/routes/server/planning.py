@@ -45,111 +45,107 @@ PREFERENCES = ("engine", "context_length", "gpu_layers", "strict")
 
 
 class PlanDevice(Struct):
-    """Memory of one device in bytes."""
+    """Memory of one device, in bytes."""
 
-    device: Annotated[str, says("the device, in words")]
-    pool: Annotated[str, says("`ram`, or `gpu0`, `gpu1` and so on")]
-    total_bytes: Annotated[int, says("all of its memory")]
-    usable_bytes: Annotated[int, says("its memory less the reserve")]
-    takes_bytes: Annotated[int, says("what the model needs of it")]
-    free_bytes: Annotated[int, says("what is free now, once the models in `unloads` are gone")]
+    device: Annotated[str, says("device name")]
+    pool: Annotated[str, says("`ram`, `gpu0`, `gpu1`, etc.")]
+    total_bytes: Annotated[int, says("total memory")]
+    usable_bytes: Annotated[int, says("total memory without the reserve")]
+    takes_bytes: Annotated[int, says("memory that the model needs")]
+    free_bytes: Annotated[int, says("free memory after unloading the models in `unloads`")]
 
 
 class PlanNow(Struct):
-    """Fit of a model into the memory that is free now."""
+    """Fit of a model into the free memory."""
 
-    fits: Annotated[bool, says("whether the model fits now")]
-    missing_bytes: Annotated[int, says("what other programs hold of the memory that it needs")]
-    unloads: Annotated[list[str], says("the models that are unloaded for it")]
-    summary: Annotated[str, says("the same in a sentence")]
+    fits: Annotated[bool, says("true if the model fits now")]
+    missing_bytes: Annotated[int, says("needed memory that other programs use")]
+    unloads: Annotated[list[str], says("models to unload first")]
+    summary: Annotated[str, says("summary sentence")]
     hint: str | None
 
 
 class PlanAnswer(Struct):
     """Plan of a model, with reasons.
 
-    `error` and `hint` stand in place of the plan if the model cannot be served. `now` is null if
-    the model does not fit this machine, is loaded, or lies on another server. Sizes are in bytes.
+    `error` and `hint` replace the plan if the model cannot be served. `now` is null if
+    the model does not fit this machine, is loaded, or is on another server. Sizes are in bytes.
     """
 
     model: str
-    platform: Annotated[str | UnsetType, says("the machine, in words")] = UNSET
+    platform: Annotated[str | UnsetType, says("description of the machine")] = UNSET
     platform_notes: Annotated[
-        list[str] | UnsetType, says("what of the machine is not used or not known, and why")
+        list[str] | UnsetType, says("hardware that is unused or unknown, with reasons")
     ] = UNSET
-    engines: Annotated[
-        list[dict[str, Any]] | UnsetType, says("the engines that were considered")
-    ] = UNSET
-    files: Annotated[list[dict[str, Any]] | UnsetType, says("the files of the model")] = UNSET
-    format: Annotated[str | UnsetType, says("the format of the files")] = UNSET
-    quantization: Annotated[str | UnsetType | None, says("the quantization of the files")] = UNSET
+    engines: Annotated[list[dict[str, Any]] | UnsetType, says("considered engines")] = UNSET
+    files: Annotated[list[dict[str, Any]] | UnsetType, says("model files")] = UNSET
+    format: Annotated[str | UnsetType, says("file format")] = UNSET
+    quantization: Annotated[str | UnsetType | None, says("quantization")] = UNSET
     download_bytes: int | UnsetType = UNSET
-    candidates: Annotated[
-        list[dict[str, Any]] | UnsetType, says("the quantizations there are to choose from")
-    ] = UNSET
+    candidates: Annotated[list[dict[str, Any]] | UnsetType, says("available quantizations")] = UNSET
     parameters: Annotated[
-        list[str] | UnsetType, says("the parameters that the model brings, as in a Modelfile")
+        list[str] | UnsetType, says("parameters of the model, as in a Modelfile")
     ] = UNSET
-    notes: Annotated[list[str] | UnsetType, says("what else is worth knowing")] = UNSET
-    error: Annotated[str | UnsetType, says("why the model cannot be served")] = UNSET
+    notes: Annotated[list[str] | UnsetType, says("other notes")] = UNSET
+    error: Annotated[str | UnsetType, says("reason why the model cannot be served")] = UNSET
     hint: str | UnsetType | None = UNSET
     context_length: int | UnsetType = UNSET
-    max_context_length: Annotated[int | UnsetType | None, says("what it was trained for")] = UNSET
+    max_context_length: Annotated[
+        int | UnsetType | None, says("context length used in training")
+    ] = UNSET
     memory: Annotated[
-        dict[str, Any] | UnsetType, says("bytes by part; the total leaves out what is optional")
+        dict[str, Any] | UnsetType, says("bytes by part; the total excludes optional parts")
     ] = UNSET
-    devices: Annotated[list[PlanDevice] | UnsetType, says("the memory of each device")] = UNSET
+    devices: Annotated[list[PlanDevice] | UnsetType, says("memory by device")] = UNSET
     engine: str | UnsetType = UNSET
-    gpu_layers: Annotated[int | UnsetType, says("how many layers are on the GPU")] = UNSET
-    reasons: Annotated[list[str] | UnsetType, says("why it is planned so")] = UNSET
-    strict: Annotated[bool | UnsetType, says("whether nothing else would be tried")] = UNSET
-    if_it_fails: Annotated[dict[str, Any] | UnsetType, says("the plan after this one")] = UNSET
-    command: Annotated[list[str] | UnsetType, says("the command line of the engine")] = UNSET
-    loaded: Annotated[bool | UnsetType, says("whether the model is loaded by this plan")] = UNSET
-    placement: Annotated[str | UnsetType, says("where the engine says that it lies")] = UNSET
-    template: Annotated[str | UnsetType, says("the chat template, and where it comes from")] = UNSET
-    now: Annotated[
-        PlanNow | UnsetType | None, says("whether it fits the memory that is free now")
-    ] = UNSET
+    gpu_layers: Annotated[int | UnsetType, says("number of layers on the GPU")] = UNSET
+    reasons: Annotated[list[str] | UnsetType, says("reasons for the plan")] = UNSET
+    strict: Annotated[bool | UnsetType, says("true if no other plan would be tried")] = UNSET
+    if_it_fails: Annotated[dict[str, Any] | UnsetType, says("next plan to try")] = UNSET
+    command: Annotated[list[str] | UnsetType, says("engine command line")] = UNSET
+    loaded: Annotated[bool | UnsetType, says("true if the model is loaded with this plan")] = UNSET
+    placement: Annotated[str | UnsetType, says("placement reported by the engine")] = UNSET
+    template: Annotated[str | UnsetType, says("chat template and its source")] = UNSET
+    now: Annotated[PlanNow | UnsetType | None, says("fit into the free memory")] = UNSET
 
 
 class ModelFit(Struct):
-    """Fit of a model on this disk, by its plan."""
+    """Fit of an installed model, by its plan."""
 
     model: str
-    fit: Annotated[Fit, says("where it would lie, and whether the memory free now has room")]
-    summary: Annotated[str, says("the same in a sentence")]
+    fit: Annotated[Fit, says("device, and whether the model fits into the free memory")]
+    summary: Annotated[str, says("summary sentence")]
 
 
 class ModelFits(Struct):
-    """Fit of each model on this disk, and of well-known ones, the largest that fit first."""
+    """Fit of installed and well-known models, largest fitting first."""
 
-    models: Annotated[list[ModelFit], says("the models on this disk")]
-    recommended: Annotated[list[Recommendation], says("well-known models, by their usual sizes")]
+    models: Annotated[list[ModelFit], says("installed models")]
+    recommended: Annotated[list[Recommendation], says("well-known models, by typical size")]
 
 
 class Preview(Struct):
     """Plan of a model with one engine."""
 
-    model_id: Annotated[str, says("the model")]
+    model_id: Annotated[str, says("model name")]
     engine: str | None
-    chosen: Annotated[bool, says("whether this engine would be used")]
-    memory_bytes: Annotated[int | None, says("the memory that it needs")]
-    error: Annotated[str | None, says("why the model cannot be served")]
-    plan: Annotated[PlanAnswer, says("the response of `/api/plan`")]
+    chosen: Annotated[bool, says("true for the chosen engine")]
+    memory_bytes: Annotated[int | None, says("required memory")]
+    error: Annotated[str | None, says("reason why the model cannot be served")]
+    plan: Annotated[PlanAnswer, says("response of `/api/plan`")]
 
 
 class Previews(Struct):
-    """Plans of a model with each installed engine, the chosen one first."""
+    """Plans of a model with each installed engine, chosen one first."""
 
-    previews: Annotated[list[Preview], says("the plans, the chosen one first")]
+    previews: Annotated[list[Preview], says("plans, chosen one first")]
 
 
 async def plan(gateway: Gateway, request: Request) -> None:
-    """Tell how a model would be served, and why.
+    """Plan a model: how it would be served, and why.
 
-    Nothing is downloaded but the header of the model's file. If the model does not fit, the answer
-    has an `error` and a `hint` in place of the plan.
+    Only the header of the model file is downloaded. If the model does not fit, the response
+    has an `error` and a `hint` instead of the plan.
     """
     body = decode_request(await request.body(), PlanBody)
     name = need_name(body.model or body.name)
@@ -157,9 +153,9 @@ async def plan(gateway: Gateway, request: Request) -> None:
 
 
 async def get_plan(gateway: Gateway, request: Request) -> None:
-    """Tell how a model would be served, and why.
+    """Plan a model: how it would be served, and why.
 
-    As POST, with the model and the settings in the query.
+    Same as POST, with the model and the settings in the query string.
     """
     query = {
         name: text if name in ("model", "name", "engine") else read_word(text)
@@ -179,9 +175,9 @@ def read_word(text: str) -> object:
 
 
 async def list_previews(gateway: Gateway, request: Request) -> None:
-    """Say how each installed engine would serve a model, the chosen one first.
+    """Plan a model with each installed engine, chosen one first.
 
-    `model_id` may stand in place of `model`.
+    `model_id` is an alias for `model`.
     """
     query = request.read_query()
     name = need_name(query.get("model") or query.get("model_id"))
@@ -198,10 +194,10 @@ async def list_previews(gateway: Gateway, request: Request) -> None:
 
 
 async def list_fits(gateway: Gateway, request: Request) -> None:
-    """Tell which models fit this machine, and the memory that is free now.
+    """List which models fit this machine and its free memory.
 
-    It is answered from the headers that `/api/tags` has read. `fit` is "partly" where a part of the
-    model, or all of it, lies in RAM beside a GPU, and "later" where other programs hold the memory.
+    Computed from the headers read by `/api/tags`. `fit` is "partly" if a part of the
+    model, or all of it, is in RAM beside a GPU, and "later" if other programs use the memory.
     """
     facts = gateway.facts
     platform = await executors.disk.run(with_free_memory, facts.platform)
@@ -219,7 +215,7 @@ def judge_all(facts: Facts, known: Mapping[str, Form], room: Room) -> ModelFits:
         told = preview_fit(facts, bundle, info, partial(find_forms, bundle, known))
         now = add_room(told, room)["now"] if "error" not in told else None
         fit: Fit = "later" if now and not now["fits"] else told["fit"]
-        summary = now["summary"] if now else told.get("error", "It lies on another server")
+        summary = now["summary"] if now else told.get("error", "The model is on another server")
         fits.append(ModelFit(bundle.name, fit, summary))
     try:
         return ModelFits(fits, list_recommendations(facts))
@@ -234,7 +230,7 @@ def find_forms(bundle: Bundle, known: Mapping[str, Form]) -> list[Form]:
 
 
 async def list_engines(gateway: Gateway, request: Request) -> None:
-    """List the engines: which are installed, which suit, and how to get the others."""
+    """List installed, suitable and available engines."""
     request.json(200, await executors.disk.run(report_engines, gateway.facts))
 
 
@@ -295,12 +291,12 @@ def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
     engine, known = given.get("engine"), facts.found.engines
     if engine is not None and engine not in known:
         raise NotFound(
-            f"cannot plan with engine '{engine}': it is not known",
+            f"cannot plan with engine '{engine}': unknown engine",
             hint=f"choose from {', '.join(known)}",
         )
     for name, least in LEAST.items():
         if (number := given.get(name)) is not None and number < least:
-            raise BadRequest(f"cannot plan with {name} {number}: it must be at least {least}")
+            raise BadRequest(f"cannot plan with {name} {number}: the minimum is {least}")
 
 
 def make_preview(engine: str | None, told: PlanAnswer) -> Preview:
@@ -324,7 +320,7 @@ class NothingToPlan(BadRequest):
 
 
 _CONTEXT, _LAYERS = (make_integer(least) for least in LEAST.values())
-_MODEL = Parameter("model", "the model's name", TEXT | {"format": "model"}, required=True)
+_MODEL = Parameter("model", "model name", TEXT | {"format": "model"}, required=True)
 
 
 _kind: dict[str, Any] = {"kind": RouteKind.OBSERVES, "tells": True}
@@ -337,10 +333,10 @@ ROUTES = (
         get_plan,
         parameters=(
             _MODEL,
-            Parameter("engine", "the engine to plan with", TEXT),
-            Parameter("context_length", "context in tokens", _CONTEXT),
-            Parameter("gpu_layers", "layers on the GPU, -1 for all", _LAYERS),
-            Parameter("strict", "whether nothing else would be tried", {"type": "boolean"}),
+            Parameter("engine", "engine to plan with", TEXT),
+            Parameter("context_length", "context length, in tokens", _CONTEXT),
+            Parameter("gpu_layers", "layers on the GPU; -1 for all", _LAYERS),
+            Parameter("strict", "true to try no other plan", {"type": "boolean"}),
         ),
     ),
     _plans(

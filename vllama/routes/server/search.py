@@ -24,13 +24,13 @@ MOST_FOUND = 20
 class FoundNames(Struct):
     """Names of models that can be planned and pulled."""
 
-    library: Annotated[list[str], says("Ollama's names, with their tags")]
-    hub: Annotated[list[str], says("repositories of the hub, the most downloaded first")]
-    problem: Annotated[str | None, says("why the hub could not be searched")]
+    library: Annotated[list[str], says("Ollama models, with tags")]
+    hub: Annotated[list[str], says("Hugging Face repositories, most downloaded first")]
+    problem: Annotated[str | None, says("reason why the Hugging Face hub could not be searched")]
 
 
 async def search(gateway: Gateway, request: Request) -> None:
-    """Find models that can be pulled, by a part of their names."""
+    """Search for models by part of their name."""
     words = request.read_query().get("q", "").strip().lower()
     family = words.partition(":")[0]
     families = sorted(list_families(), key=lambda name: (name != family, name.find(family)))
@@ -45,7 +45,7 @@ async def search(gateway: Gateway, request: Request) -> None:
     request.json(200, found)
 
 
-_given = (Parameter("q", "a part of the name", TEXT, required=True),)
+_given = (Parameter("q", "part of the model name", TEXT, required=True),)
 _kind = RouteKind.OBSERVES
 ROUTES = (
     server_route(

@@ -34,20 +34,20 @@ class CannotWrite(ConfigError):
 
 
 async def list_settings(gateway: Gateway, request: Request) -> None:
-    """List every setting: its value, where that comes from, and what it means; no secrets."""
+    """List all settings with their values, sources and descriptions, without secrets."""
     request.json(200, gateway.in_use.now.report)
 
 
 async def change_settings(gateway: Gateway, request: Request) -> None:
     """Change settings in the config file, and apply them.
 
-    Only settings that say `changeable` can be changed. Null takes a setting out of the file. If one
-    value is refused, nothing is changed. Comments in the file stay.
+    Only settings marked `changeable` can be changed. Null removes a setting from the file. If one
+    value is rejected, nothing is changed. Comments in the file are preserved.
     """
     form = dict[str, dict[str, bool | int | float | str | None]]
     values = decode_as(await request.body(), form).get("settings")
     if values is None:
-        raise BadRequest("cannot change settings: none is named", hint='send {"settings": …}')
+        raise BadRequest("cannot change settings: the body has none", hint='send {"settings": …}')
     old = gateway.in_use.config
     for key, value in values.items():
         check_value(key, value, old, gateway.facts.found.engines)
@@ -70,20 +70,20 @@ def check_value(key: str, value: Any, config: Config, engines: Mapping[str, Any]
     if key not in known:
         if advice := removed.SETTINGS.get(key):
             raise BadRequest(f"cannot set '{key}': it was removed", hint=advice)
-        raise BadRequest(f"cannot set '{key}': no such setting", hint=suggest(key, known))
+        raise BadRequest(f"cannot set '{key}': not a setting", hint=suggest(key, known))
     if setting is None:
         raise Forbidden(f"cannot set '{key}' over HTTP", hint="on its machine: vllama config edit")
     source = config.sources.get(setting.field)
     if source and source != str(config.config_file):
-        raise CannotWrite(f"cannot set '{key}': it is set by {source}, which wins over the file")
+        raise CannotWrite(f"cannot set '{key}': it is set by {source}, which overrides the file")
     text = str(value)[:MAX_VALUE]
     try:
         if value is not None:
             setting.kind.read(value if len(str(value)) <= MAX_VALUE else "…")
             if key == "engine" and text not in ("auto", *engines):
-                raise ValueError(f"not one of auto, {', '.join(engines)}")
+                raise ValueError(f"must be one of auto, {', '.join(engines)}")
     except ValueError as error:
-        hint = f"write it like {setting.example}"
+        hint = f"use the form {setting.example}"
         raise BadRequest(f'cannot set {key} to "{text}": {error}', hint=hint) from None
 
 
@@ -110,12 +110,12 @@ _VALUES = {key: _VALUE | {"description": one.help} for key, one in REMOTE.items(
 
 
 class SettingsBody(Struct):
-    """Changes of settings."""
+    """Changed settings."""
 
     settings: Annotated[
         dict[str, Any],
         says(
-            "values by the keys of the settings; null takes one out of the file",
+            "values by setting; null removes a setting from the file",
             properties=_VALUES,
         ),
     ]

@@ -38,16 +38,16 @@ PARAMETERS = ("by", "since", "until")
 
 
 class RunningRequests(Struct):
-    """The requests to models, the oldest first."""
+    """The running and queued requests, oldest first."""
 
-    requests: Annotated[list[RequestRow], says("the requests, the oldest first")]
+    requests: Annotated[list[RequestRow], says("requests, oldest first")]
 
 
 class EndedRequests(Struct):
-    """Requests that have ended, the newest first."""
+    """The finished requests, newest first."""
 
-    requests: Annotated[list[EndedRow], says("the requests, the newest first")]
-    more: Annotated[bool, says("whether older ones are kept")]
+    requests: Annotated[list[EndedRow], says("requests, newest first")]
+    more: Annotated[bool, says("true if older ones are available")]
 
 
 class Day(Struct):
@@ -60,28 +60,28 @@ class Day(Struct):
 class Streams(Struct):
     """The detached streams of a key."""
 
-    running: Annotated[list[RequestRow], says("the requests that run, the oldest first")]
-    ended: Annotated[list[EndedRow], says("those that have ended lately, the oldest first")]
+    running: Annotated[list[RequestRow], says("running requests, oldest first")]
+    ended: Annotated[list[EndedRow], says("recently finished requests, oldest first")]
 
 
 class Captures(Struct):
-    """The newest captures, the newest first; none are made if they are not enabled."""
+    """The most recent captures, newest first; empty if captures are off."""
 
-    enabled: Annotated[bool, says("whether requests are captured")]
-    captures: Annotated[list[Summary], says("the captures, the newest first")]
+    enabled: Annotated[bool, says("true if requests are captured")]
+    captures: Annotated[list[Summary], says("captures, newest first")]
 
 
 class UsageRows(Struct):
-    """Rows of usage."""
+    """Usage, grouped by the requested columns."""
 
-    usage: Annotated[list[UsageRow], says("the sums")]
-    currency: Annotated[str, says("the currency of what was spent")]
+    usage: Annotated[list[UsageRow], says("one row per group")]
+    currency: Annotated[str, says("currency of the cost")]
 
 
 async def get_document(starting: Starting, request: Request) -> None:
-    """Describe the API: this document.
+    """Return this OpenAPI document.
 
-    Needs no key: it is the same for everybody, and tools read it before they have one.
+    No key is needed: the document is the same for everyone.
     """
     # large, and most servers are never asked
     from vllama.routes.describe.document import encode_document
@@ -92,7 +92,7 @@ async def get_document(starting: Starting, request: Request) -> None:
 
 
 async def stream_events(gateway: Gateway, request: Request) -> None:
-    """Stream what the server does: a snapshot, and then what changes."""
+    """Stream server events: a snapshot, then every change."""
     topics = frozenset(request.read_query().get("events", ",".join(TOPICS)).split(","))
     for topic in sorted(topics.difference(TOPICS)):
         raise BadRequest(f"cannot stream '{topic}'", hint=f"choose from {', '.join(TOPICS)}")
@@ -113,7 +113,7 @@ async def list_samples(gateway: Gateway, request: Request) -> None:
 
 
 async def list_requests(gateway: Gateway, request: Request) -> None:
-    """List the requests to models that wait or run; for a key that may not read, its own."""
+    """List running and queued requests; keys without the scope read see only their own."""
     access = gateway.running.of(request).access
     own = access is not None and not access.allows(Scope.READ)
     places = gateway.scheduler.list_queue_places()
@@ -122,19 +122,19 @@ async def list_requests(gateway: Gateway, request: Request) -> None:
 
 
 async def list_ended(gateway: Gateway, request: Request) -> None:
-    """List the requests that have ended, the newest first: the last thousand are kept."""
+    """List finished requests, newest first; the last thousand are stored."""
     query = request.read_query()
     text = query.get("limit", str(MAX_LISTED))
     if not (text.isdecimal() and 0 < int(text) <= MAX_LISTED):
-        raise BadRequest(f"cannot list '{text}' requests", hint=f"choose 1 to {MAX_LISTED}")
+        raise BadRequest(f"cannot list '{text}' requests", hint=f"the range is 1 to {MAX_LISTED}")
     found, more = gateway.activity.list_before(query.get("before", ""), int(text))
     request.json(200, EndedRequests(found, more))
 
 
 async def list_streams(gateway: Gateway, request: Request) -> None:
-    """List responses of this key that go on without their clients, or have ended lately.
+    """List this key's running and recently finished detached responses.
 
-    A client asks for one with `x-vllama-detach: 1`, and names it with `x-request-id`.
+    A request detaches its response with `x-vllama-detach: 1`; `x-request-id` sets its ID.
     """
     own = gateway.detached.list_streams(gateway.running.of(request).owner)
     running = [describe(one.running, None) for one in own if one.running]
@@ -142,27 +142,29 @@ async def list_streams(gateway: Gateway, request: Request) -> None:
 
 
 async def read_stream(gateway: Gateway, request: Request) -> None:
-    """Send a response again, with its status, and follow it to its end."""
+    """Replay a response from a byte position, and follow it to its end."""
     given, id_ = request.read_query().get("from", "0"), request.path.removeprefix(STREAMS)
     if not given.isdecimal():
-        raise BadRequest(f"cannot read from '{given[:80]}'", hint="send a number of bytes")
+        raise BadRequest(f"cannot read from '{given[:80]}'", hint="it must be a number of bytes")
     stream = gateway.detached.find(gateway.running.of(request).owner, id_)
     await stream.send(request, int(given))
 
 
 async def end_request(gateway: Gateway, request: Request) -> None:
-    """End a request; its client gets an error in the dialect of its route.
+    """Cancel a request; its client receives an error in the format of its API.
 
-    A key may end its own requests, those of others need the scope admin.
+    A key can cancel its own requests; other requests need the scope admin.
     """
     id_, asking = request.path.removeprefix(REQUESTS), gateway.running.of(request)
     running, access = gateway.running.find(id_), asking.access
     is_own = running is None or access is None or running.owner == asking.owner
     if running is None or not (is_own or access is None or access.allows(Scope.READ)):
-        raise NotFound(f"no request '{id_}' is running", hint="see what runs: vllama ps --requests")
+        raise NotFound(
+            f"request '{id_}' is not running", hint="list running requests: vllama ps --requests"
+        )
     if not (is_own or access is None or access.allows(Scope.ADMIN)):
         raise Forbidden(
-            f"cannot end request '{id_}': it is another key's",
+            f"cannot cancel request '{id_}': it belongs to another key",
             hint="use a key with the scope admin",
         )
     running.end()
@@ -173,9 +175,9 @@ async def end_request(gateway: Gateway, request: Request) -> None:
 
 
 async def list_captures(gateway: Gateway, request: Request) -> None:
-    """List the newest captures without their bodies, the newest first.
+    """List the most recent captures without bodies, newest first.
 
-    A capture is a request to a model with its response; `--capture N` keeps them.
+    A capture is a request with its response; `--capture N` enables captures.
     """
     captures = gateway.captures
     if captures is None:
@@ -187,40 +189,38 @@ async def list_captures(gateway: Gateway, request: Request) -> None:
 
 
 async def get_capture(gateway: Gateway, request: Request) -> None:
-    """Show one capture with its bodies and the texts of its response.
+    """Return a capture with its bodies and the text of its response.
 
-    It is found by its own id, or by the client's id of the request.
+    The ID is the capture's own, or the client's request ID.
     """
     id_ = request.path.removeprefix(CAPTURES)
     captures = gateway.captures
     if captures is None:
         raise NotFound(
-            f"there is no capture '{id_}': requests are not captured",
+            f"no capture '{id_}': requests are not captured",
             hint="start the server with --capture 100",
         )
     capture = await executors.disk.run(find_capture, captures.folder, id_)
     if capture is None:
-        raise NotFound(
-            f"there is no capture '{id_}'", hint="list those that are kept: vllama requests"
-        )
+        raise NotFound(f"no such capture: '{id_}'", hint="list the captures: vllama requests")
     content = await executors.disk.run(lambda: msgspec.json.encode(read_texts(capture)))
     request.respond(200, content, JSON)
 
 
 async def list_usage(gateway: Gateway, request: Request) -> None:
-    """List sums of requests, tokens and time; for a key that may not read, its own."""
+    """Return usage: requests, tokens and time; keys without the scope read see only their own."""
     query = request.read_query()
     for name in query:
         if name not in PARAMETERS:
             raise BadRequest(
-                f"cannot list usage by the parameter '{name}': it is not known",
+                f"cannot list usage by the parameter '{name}': unknown parameter",
                 hint=f"use {', '.join(PARAMETERS)}",
             )
     by = tuple(name for name in query.get("by", USUAL).split(",") if name)
     for name in by:
         if name not in COLUMNS:
             raise BadRequest(
-                f"cannot sum usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
+                f"cannot group usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
             )
     days = [query.get(name, "") for name in ("since", "until")]
     try:
@@ -252,7 +252,7 @@ _DAY: dict[str, Any] = {
     "anyOf": [{"type": "string", "format": "date"}, make_word("")],
     "examples": ["2026-11-23"],
 }
-_ID = Parameter("id", "the request's id")
+_ID = Parameter("id", "request ID")
 _own = partial(server_route, kind=RouteKind.OWN)
 ROUTES = (
     Route(
@@ -271,7 +271,7 @@ ROUTES = (
         parameters=(
             Parameter(
                 "events",
-                f"topics, with commas between them: {', '.join(TOPICS)}",
+                f"topics, comma-separated: {', '.join(TOPICS)}",
                 TEXT | {"pattern": f"^{_match_list(*TOPICS)}$"},
             ),
         ),
@@ -285,8 +285,8 @@ ROUTES = (
         RouteKind.OBSERVES,
         tells=True,
         parameters=(
-            Parameter("before", "the id of a request; those that ended before it", TEXT),
-            Parameter("limit", "how many", make_integer(1, MAX_LISTED)),
+            Parameter("before", "request ID; returns requests finished before this one", TEXT),
+            Parameter("limit", "number of requests", make_integer(1, MAX_LISTED)),
         ),
         answer=EndedRequests,
     ),
@@ -296,7 +296,7 @@ ROUTES = (
         f"GET {STREAMS}{{id}}",
         read_stream,
         RouteKind.DETACHED,
-        parameters=(_ID, Parameter("from", "how many bytes to leave out", make_integer(0))),
+        parameters=(_ID, Parameter("from", "number of bytes to skip", make_integer(0))),
         media={kind: {"type": "string"} for kind in ("application/x-ndjson", "text/event-stream")},
     ),
     server_route("GET /api/captures", list_captures, RouteKind.WRITTEN, answer=Captures),
@@ -304,7 +304,7 @@ ROUTES = (
         f"GET {CAPTURES}{{id}}",
         get_capture,
         RouteKind.WRITTEN,
-        parameters=(Parameter("id", "the capture's id, or the request's"),),
+        parameters=(Parameter("id", "capture ID, or request ID"),),
         answer=ReadCapture,
     ),
     _own(
@@ -314,11 +314,11 @@ ROUTES = (
         parameters=(
             Parameter(
                 "by",
-                f"what to sum by, with commas between them: {', '.join(COLUMNS)}",
+                f"columns to group by, comma-separated: {', '.join(COLUMNS)}",
                 TEXT | {"pattern": f"^({_match_list(*COLUMNS)})?$"},
             ),
-            Parameter("since", "the first day, in UTC", _DAY),
-            Parameter("until", "the last day, in UTC", _DAY),
+            Parameter("since", "first day, in UTC", _DAY),
+            Parameter("until", "last day, in UTC", _DAY),
         ),
         answer=UsageRows,
     ),

@@ -27,24 +27,24 @@ if TYPE_CHECKING:
 
 
 class TokenizedText(Struct):
-    """A text as tokens."""
+    """The tokens of a text."""
 
     model: str
     tokens: list[int]
-    count: Annotated[int, says("how many tokens there are")]
+    count: Annotated[int, says("number of tokens")]
 
 
 class DetokenizedText(Struct):
-    """Tokens as a text."""
+    """The text of tokens."""
 
     model: str
     text: str
 
 
 async def tokenize(gateway: Gateway, request: Request) -> None:
-    """Turn a text into tokens.
+    """Tokenize a text.
 
-    A route of vllama's own. One of `text`, `content` and `prompt` is needed.
+    vllama extension. One of `text`, `content` and `prompt` is required.
     """
     name, body, entry = await read_request(gateway, request)
     given = (body.text, body.content, body.prompt)
@@ -63,9 +63,9 @@ async def tokenize(gateway: Gateway, request: Request) -> None:
 
 
 async def detokenize(gateway: Gateway, request: Request) -> None:
-    """Turn tokens into a text.
+    """Detokenize tokens.
 
-    A route of vllama's own.
+    vllama extension.
     """
     name, body, entry = await read_request(gateway, request)
     if body.tokens is None:
@@ -76,7 +76,7 @@ async def detokenize(gateway: Gateway, request: Request) -> None:
 
     async def use(lease: Lease, upstream: Upstream) -> None:
         if lease.traits.tokenizer is None:
-            raise NotSupported(f"cannot detokenize for '{name}': its engine has no such route")
+            raise NotSupported(f"cannot detokenize for '{name}': its engine does not support it")
         text = await tokenizer.detokenize(upstream, lease.traits, tokens) if tokens else ""
         request.json(200, DetokenizedText(name, text))
 

@@ -109,7 +109,7 @@ class SlotCache:
             with self._upstreams.use_pool(endpoint) as upstream:
                 written = await each.save(upstream, is_ending=is_ending)
         except (VllamaError, TimeoutError) as error:
-            log.info("conversations were not saved: %s", error)
+            log.info("cannot save conversations: %s", error)
             self._engines.pop(endpoint, None)  # it has ended
             return
         if written:

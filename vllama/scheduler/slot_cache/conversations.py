@@ -125,7 +125,7 @@ class Conversations:
             try:
                 await act_on_slot(upstream, self._routes, slot, "restore", f"{saved.name}.slot")
             except VllamaError as error:
-                log.warning("%s: a conversation was not restored: %s", self.model, error.message)
+                log.warning("%s: cannot restore a conversation: %s", self.model, error.message)
                 await executors.storage.run(self._store.drop, saved)
                 return None
         await executors.storage.run(self._store.note_use, saved)
@@ -160,13 +160,13 @@ class Conversations:
         try:
             name = await executors.storage.run(store.begin, estimate, self.model)
         except (StoreFull, OSError) as error:
-            log.info("%s: a conversation is not saved: %s", self.model, error)
+            log.info("%s: conversation not saved: %s", self.model, error)
             return 0
         try:
             await act_on_slot(upstream, self._routes, slot, "save", name)
             now = await list_slots(upstream, self._routes)
             if slot not in now:  # another request has come in between
-                raise VllamaError("the slot was taken meanwhile")
+                raise VllamaError("the slot was reused in the meantime")
             saved = Saved(
                 name=name.removeprefix("new-").removesuffix(".slot"),
                 key=self._key,
@@ -179,7 +179,7 @@ class Conversations:
             if not await executors.storage.run(store.finish, name, saved):
                 return 0
         except (VllamaError, TimeoutError, OSError) as error:
-            log.info("%s: a conversation was not saved: %s", self.model, error)
+            log.info("%s: conversation not saved: %s", self.model, error)
             await executors.storage.run(store.abandon, name)
             return 0
         conversation.saved_tokens = conversation.tokens
@@ -210,7 +210,7 @@ async def act_on_slot(
     call = Call(path=path, fields={"filename": name})
     answer = await upstream.fetch(call, limit_s=LIMIT_S)
     if answer.status != 200:
-        raise VllamaError(f"the engine refused: {answer.body[:200].decode(errors='replace')}")
+        raise VllamaError(f"the engine rejected it: {answer.body[:200].decode(errors='replace')}")
 
 
 def _is_grown(conversation: Conversation, *, is_ending: bool = False) -> bool:

@@ -117,8 +117,8 @@ class SlotStore:
             self._lock.acquire(timeout=0)
         except Timeout:
             raise ConfigError(
-                f"cannot keep conversations in '{self.folder}': another server does",
-                hint="leave out --cache-disk, or set another data_dir",
+                f"cannot store conversations in '{self.folder}': another server uses it",
+                hint="omit --cache-disk, or set another data_dir",
             ) from None
         self._saved = {each.name: each for each in read_records(self.folder)}
         self._make_room(0, None)
@@ -127,7 +127,7 @@ class SlotStore:
         if free + self.size_bytes + self._blocks.total() < self._most_bytes:
             self._lock.release()
             raise ConfigError(
-                f"cannot keep {format_bytes_decimal(self._most_bytes)} of conversations: "
+                f"cannot store {format_bytes_decimal(self._most_bytes)} of conversations: "
                 f"{format_bytes_decimal(free)} are free at '{self.folder}'",
                 hint="set a smaller --cache-disk",
             )
@@ -196,14 +196,14 @@ class SlotStore:
             most_bytes = min(self._most_bytes, self._shares.get(model, self._most_bytes))
             if estimate_bytes * LARGEST_SHARE > most_bytes:
                 bound = format_bytes_decimal(most_bytes)
-                raise StoreFull(f"it takes {size}, more than a quarter of {bound}")
+                raise StoreFull(f"its size is {size}, more than a quarter of {bound}")
             if self._written.day != (day := int(self._now_s() // DAY_S)):
                 self._written = _Written(day=day)
             if self._written.size_bytes + estimate_bytes > self._most_written:
                 bound = format_bytes_decimal(self._most_written)
-                raise StoreFull(f"with its {size} more than {bound} would be written today")
+                raise StoreFull(f"with its {size}, today's writes would exceed {bound}")
             if not self._make_room(estimate_bytes, model):
-                raise StoreFull("others are being saved")
+                raise StoreFull("other conversations are being saved")
             name = f"{NEW}{token_hex(8)}{DATA}"
             self._reserved[name] = model, estimate_bytes
             return name
@@ -251,7 +251,7 @@ class SlotStore:
         except OSError:
             good = False
         if not good:
-            log.warning("%s: the file of a conversation is damaged; it is read again", saved.model)
+            log.warning("%s: damaged conversation file; processing its prompt again", saved.model)
             self.drop(saved)
         return good
 
@@ -287,7 +287,7 @@ class SlotStore:
     def _measure_disk(self) -> tuple[int, int]:
         """Return its bytes and the free ones; make a removed folder again. Raises OSError."""
         if not self.folder.exists():
-            log.warning("the folder '%s' was removed: conversations are kept anew", self.folder)
+            log.warning("folder '%s' was removed: storing conversations anew", self.folder)
             self._saved.clear()
             self._lock.release()
             private.make_folder(self.folder)

@@ -55,17 +55,17 @@ def choose_node(nodes: Sequence[NodeView], known: str | None = None) -> ChosenNo
     having = [one for one in nodes if one.loaded or one.size_bytes is not None]
     nodes = [one for one in having if not one.fails] or having
     steps: tuple[tuple[str, Callable[[NodeView], bool], Callable[[NodeView], float]], ...] = (
-        ("it has the model loaded", lambda one: one.loaded and one.requests < one.slots, _busy),
+        ("the model is loaded there", lambda one: one.loaded and one.requests < one.slots, _busy),
         ("the model is on its disk and fits", lambda one: _on_disk(one) and one.fits > 0, _room),
-        ("it has the model loaded, and the shortest queue", lambda one: one.loaded, _busy),
-        ("the model is on its disk, and others make room", _on_disk, _room),
+        ("the model is loaded there, with the shortest queue", lambda one: one.loaded, _busy),
+        ("the model is on its disk and fits after unloading others", _on_disk, _room),
     )
     last = next((one for one in nodes if one.name == known), None)
     if last is not None and last.loaded:
         best = min(one.requests for one in nodes if one.loaded)
         # it need not read the conversation again
         if last.requests < last.slots or last.requests <= best + 1:
-            return ChosenNode(last.name, "it has answered this conversation before")
+            return ChosenNode(last.name, "it served this conversation before")
     for reason, suits, cost in steps:
         if found := [one for one in nodes if suits(one)]:
             return ChosenNode(min(found, key=lambda one: (cost(one), one.name)).name, reason)

@@ -48,7 +48,7 @@ class NodeRefuses(UpstreamError):
     """
 
     def __init__(self, title: str, status: int, pass_on: Callable[[], None]) -> None:
-        super().__init__(f"cannot use {title}: it answers with status {status}", status=status)
+        super().__init__(f"cannot use {title}: it returned status {status}", status=status)
         self.pass_on = pass_on
 
 
@@ -128,7 +128,7 @@ class Forward:
             if not self.tally.ended:
                 raise ClientGone
             if self._status == 401:  # the client's own key was checked here
-                raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
+                raise EngineError(f"cannot use {pool.endpoint.title}: it rejected the key")
             if may_refuse and self._status >= 500 and not request.status:
                 raise NodeRefuses(pool.endpoint.title, self._status, self._finish)
             self._finish()

@@ -70,14 +70,14 @@ class _Stream:
             for event in events:
                 self._node.take(event)
         except (ValueError, RecursionError) as error:
-            reason = f"cannot use the node '{self._node.name}': it is no vllama ({error})"
-            self._end(NodeFailed(reason, hint="a server of another kind is an --upstream"))
+            reason = f"cannot use node '{self._node.name}': it is not a vllama server ({error})"
+            self._end(NodeFailed(reason, hint="use --upstream for other servers"))
         self.fresh.set()
 
     on_last = on_data
 
     def on_end(self) -> None:
-        self._end(NodeStops(f"cannot follow the node '{self._node.name}': it is stopping"))
+        self._end(NodeStops(f"cannot follow node '{self._node.name}': it is stopping"))
 
     def on_lost(self, error: EngineError) -> None:
         self._end(error)
@@ -94,7 +94,7 @@ class Node:
         self.name = name
         self.endpoint = endpoint
         self.version = ""
-        self.trouble = "it has not answered yet"
+        self.trouble = "no response yet"
         self.is_drained = False
         self.seen_s = 0.0  # Unix time of the last event
         self.loaded: dict[str, ModelRow] = {}
@@ -195,8 +195,8 @@ class Node:
                 while stream.ended is None:
                     stream.fresh.clear()
                     if not await wait_for(stream.fresh, SILENT_S):
-                        reason = f"the node '{self.name}' has said nothing for {SILENT_S:g} s"
-                        raise NodeFailed(f"cannot go on: {reason}")
+                        reason = f"no response from node '{self.name}' for {SILENT_S:g} s"
+                        raise NodeFailed(f"cannot continue: {reason}")
                     if self._disk_changed.is_set() and stream.ended is None:
                         self._disk_changed.clear()
                         await self._read_disk(pool)
@@ -212,7 +212,7 @@ class Node:
         tags = msgspec.json.decode(answer.body, type=Tags)
         self.disk = {model.name.lower(): model for model in tags.models}
         if self.trouble:
-            log.info("the node %s at %s is up: %s", self.name, self.endpoint.url, self.version)
+            log.info("node %s at %s is up: %s", self.name, self.endpoint.url, self.version)
         self.trouble = ""
 
 
@@ -238,10 +238,10 @@ def describe_row(
 def _explain(name: str, status: int) -> NodeFailed:
     if status in (401, 403):
         return NodeFailed(
-            f"cannot use the node '{name}': it refuses the key ({status})",
-            hint="give both servers the same --node-key-file",
+            f"cannot use node '{name}': it rejected the key ({status})",
+            hint="use the same --node-key-file on both servers",
         )
-    return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
+    return NodeFailed(f"cannot use node '{name}': it returned status {status}")
 
 
 def make_nodes(urls: Mapping[str, str], key: str | None, certificates: str = "") -> list[Node]:

@@ -123,16 +123,16 @@ class Nodes:
                 await node.follow(self._upstreams)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
                 reason = error.sentence() if isinstance(error, VllamaError) else str(error)
-                reason = reason or "it does not answer"
+                reason = reason or "no response"
                 self._lose(node, reason, stops=isinstance(error, NodeStops))
             await asyncio.sleep(RETRY_S)
 
     def _lose(self, node: Node, reason: str, *, stops: bool = False) -> None:
         """Send it no more requests; its running answers end here, unless it `stops` by itself."""
         if node.is_up or (not node.seen_s and node.trouble != reason):
-            log.warning("the node %s is lost: %s", node.name, reason)
+            log.warning("node %s is lost: %s", node.name, reason)
         if node.is_up and not stops:
-            self._upstreams.abort_answers(node.endpoint, f"the node '{node.name}' is lost")
+            self._upstreams.abort_answers(node.endpoint, f"node '{node.name}' is lost")
         node.trouble, node.loaded, node.reasons = reason, {}, {}
 
     def choose(

@@ -74,7 +74,7 @@ class ActivityPage extends View {
       ${histograms(found)}
       ${found.length
         ? endedTable(found.slice(this.start, this.start + PAGE), this.filter.sort, (sort) => set({ sort }), update)
-        : html`<p class="muted">No request matches. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}
+        : html`<p class="muted">No matching requests. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}
       ${this.pages(found.length)}
     </section>`;
   }

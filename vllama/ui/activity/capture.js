@@ -51,8 +51,8 @@ export async function showCapture(id, update) {
 
 /** @param {{ encoding: string, data: string, cut?: boolean }} body */
 function readBody({ encoding, data, cut }) {
-  if (encoding !== "utf-8") return "(it is no text)";
-  return cut ? `${data}\n(the rest was not kept)` : data;
+  if (encoding !== "utf-8") return "(not text)";
+  return cut ? `${data}\n(the rest was not captured)` : data;
 }
 
 /** @param {Capture["answer"]} answer */

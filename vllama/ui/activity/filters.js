@@ -48,7 +48,7 @@ export function filterForm(rows, filter, change) {
   const set = (name, value) => change({ [name]: value });
   /** @param {string[]} values */
   const list = (values) => [...new Set(values)].filter(Boolean).sort();
-  return html`<form class="filters row" role="search" aria-label="Filter the requests" @submit=${(event) => event.preventDefault()}>
+  return html`<form class="filters row" role="search" aria-label="Filter requests" @submit=${(event) => event.preventDefault()}>
     <input
       type="search"
       aria-label="Text"

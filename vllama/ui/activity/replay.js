@@ -109,7 +109,7 @@ const text = (value) => (value === null || value === undefined || value === "" ?
 function mayDiffer({ engine }) {
   const { temperature, seed } = engine?.sampling ?? {};
   if (temperature === 0) return "";
-  return seed === undefined || seed === null || seed < 0 ? `temperature ${temperature ?? "of the engine"}, and no seed` : "";
+  return seed === undefined || seed === null || seed < 0 ? `temperature ${temperature ?? "unset"}, no seed` : "";
 }
 
 /** Return where two texts differ first, with the words there; null if they are the same. @param {string} before @param {string} now */

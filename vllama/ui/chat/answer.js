@@ -62,7 +62,7 @@ export async function streamAnswer(makeBody, message, { stream, signal, onChange
 }
 
 class BrokenOff extends Error {
-  message = "the answer broke off: the server closed the connection";
+  message = "the response ended early: the server closed the connection";
 }
 
 /** @param {GrowingMessage} message @param {Partial<ChatPart>} part @param {() => number} seconds */

@@ -60,7 +60,7 @@ const isPdf = ({ name, type }) => type === "application/pdf" || /\.pdf$/i.test(n
 
 /** @param {File} file */
 async function readText(file) {
-  if (file.size > MOST_TEXT_BYTES) throw new Error("it has more than 512 KiB, too much for a message");
+  if (file.size > MOST_TEXT_BYTES) throw new Error("it is larger than 512 KiB");
   const data = await file.arrayBuffer();
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
@@ -68,5 +68,5 @@ async function readText(file) {
   } catch {
     // no UTF-8
   }
-  throw new Error("it is neither an image, a PDF nor a text in UTF-8; convert it into a text first");
+  throw new Error("it is neither an image, a PDF nor UTF-8 text; convert it to text first");
 }

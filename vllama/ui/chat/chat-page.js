@@ -150,7 +150,7 @@ class ChatPage extends View {
         </section>
         ${covered ? html`<div class="backdrop" @click=${() => this.toggle("")}></div>` : nothing}
         ${this.panel === "settings"
-          ? html`<chat-settings role="region" aria-label="Settings of this conversation" @close=${() => this.toggle("")}></chat-settings>`
+          ? html`<chat-settings role="region" aria-label="Conversation settings" @close=${() => this.toggle("")}></chat-settings>`
           : nothing}
       </div>
     `;

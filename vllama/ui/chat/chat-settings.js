@@ -66,7 +66,7 @@ class ChatSettings extends View {
     const toolsError = this.toolsError.opened === session.opened ? this.toolsError.text : "";
     return html`
       <header class="row">
-        <h2 class="grow">Settings of this conversation</h2>
+        <h2 class="grow">Conversation settings</h2>
         <button class="quiet" aria-label="Close the settings" @click=${() => this.dispatchEvent(new Event("close"))}>${icon("close")}</button>
       </header>
       ${this.presetRow()}
@@ -95,7 +95,7 @@ class ChatSettings extends View {
   presetRow() {
     if (this.naming) {
       return html`<form class="row" @submit=${this.savePreset}>
-        <label class="grow"><span>Name of the preset</span><input name="name" required maxlength="60" @keydown=${(event) => event.key === "Escape" && this.name(false)} /></label>
+        <label class="grow"><span>Preset name</span><input name="name" required maxlength="60" @keydown=${(event) => event.key === "Escape" && this.name(false)} /></label>
         <button class="primary">Save</button>
         <button type="button" @click=${() => this.name(false)}>Cancel</button>
       </form>`;
@@ -154,7 +154,7 @@ class ChatSettings extends View {
   setTools(event) {
     const { value } = event.target;
     try {
-      if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is no list");
+      if (value.trim() && !Array.isArray(JSON.parse(value))) throw new SyntaxError("it is not a list");
       this.toolsError.text = "";
       this.set({ tools: value.trim() });
     } catch (error) {

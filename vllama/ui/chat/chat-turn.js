@@ -148,7 +148,7 @@ class ChatTurn extends View {
   async discard({ id }) {
     const sure = await confirm({
       title: "Delete this message?",
-      text: "Its answers, and all that follows them, are deleted too. They cannot be restored.",
+      text: "All later messages are deleted too. They cannot be restored.",
       action: "Delete",
     });
     if (sure) await attempt(removeTurn(id));

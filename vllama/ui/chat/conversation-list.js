@@ -34,7 +34,7 @@ class ConversationList extends View {
         ? html`<label class="search"><span class="hidden">Search conversations</span>
             <input type="search" placeholder="Search" dir="auto" .value=${this.words} @input=${this.search} /></label>`
         : html`<p class="muted">Conversations are stored only in this browser.</p>`}
-      ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">Nothing has “${this.words}”.</p>` : nothing}
+      ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">No results for “${this.words}”.</p>` : nothing}
       <div class="scrolls">
         <stream-list></stream-list>
         ${groupByDay(shown).map(
@@ -174,7 +174,7 @@ class ConversationList extends View {
 
 /** @param {{ added: number, updated: number }} done */
 function describeImport({ added, updated }) {
-  if (!added && !updated) return "All conversations in the file are already here.";
+  if (!added && !updated) return "All conversations in the file already exist.";
   const parts = [added && `${plural(added, "conversation")} imported`, updated && `${plural(updated, "conversation")} updated`];
   return `${parts.filter(Boolean).join(", ")}.`;
 }

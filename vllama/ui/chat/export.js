@@ -52,9 +52,9 @@ export async function importFile(file) {
   /** @param {string} reason */
   const refuse = (reason) => new Error(`cannot import “${file.name}”: ${reason}`);
   const read = await file.text().then(JSON.parse).catch(() => null);
-  if (!Array.isArray(read?.conversations)) throw refuse("it is no export of conversations");
+  if (!Array.isArray(read?.conversations)) throw refuse("it is not a conversation export");
   const format = read.format ?? 1;
-  if (!FORMS[format]) throw refuse("a newer version of this page has written it");
+  if (!FORMS[format]) throw refuse("it was exported by a newer vllama");
   const conversations = read.conversations.map((/** @type {any} */ one, /** @type {number} */ index) => {
     try {
       if (hasForm(one && { off: [], ...one }, FORMS[format]) && isToolList(one.tools)) return format === FORMAT ? decode(one) : convert(one, newId);

@@ -54,7 +54,7 @@ class MessageForm extends View {
           <input class="hidden" type="file" multiple @change=${this.pick} />
         </label>
         <small id="message-keys" class="grow">Enter sends, Shift+Enter adds a line</small>
-        ${used ? html`<small title="of the context of the model">${count(used[0])} of ${count(used[1])} tokens</small>` : nothing}
+        ${used ? html`<small title="tokens of the model's context">${count(used[0])} of ${count(used[1])} tokens</small>` : nothing}
         ${busy
           ? html`<button type="button" class="round danger" aria-label="Stop" title="Stop (Escape)" @click=${this.stop}>${icon("stop")}</button>`
           : html`<button class="round primary" aria-label="Send" title="Send (Enter)">${icon("up")}</button>`}

@@ -37,7 +37,7 @@ export async function openConversation(id, at) {
     if (turn !== opened) return;
     if (!found) {
       show(makeConversation());
-      throw new Error("cannot open the conversation: it is not in this browser");
+      throw new Error("cannot open the conversation: it is not stored in this browser");
     }
     const answers = found.answers.map((answer) => running.get(answer.id)?.answer ?? answer);
     const files = await store.readFiles(found.turns.flatMap((one) => one.files));

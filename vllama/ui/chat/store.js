@@ -170,7 +170,7 @@ async function transact(names, mode, work, options) {
   const transaction = (await opening).transaction(names, mode, options);
   const ended = new Promise((resolve, reject) => {
     transaction.oncomplete = resolve;
-    transaction.onabort = () => reject(transaction.error ?? new Error("the browser has ended the transaction"));
+    transaction.onabort = () => reject(transaction.error ?? new Error("the browser aborted the transaction"));
   });
   ended.catch(() => {}); // below, unless `work` fails first
   let result;

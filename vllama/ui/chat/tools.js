@@ -63,7 +63,7 @@ export async function useTools(answer, values, { signal, onChange }) {
     const isAllowed = choice && !signal.aborted && (await ask(answer, name, choice, signal, onChange));
     if (isAllowed) pending.set(answer.id, { name, ...choice });
     onChange();
-    const refusal = choice ? "The user has denied this call." : `There is no tool “${name}”.`;
+    const refusal = choice ? "The user denied this call." : `No such tool: “${name}”.`;
     const content = isAllowed ? await callTool(choice.server, choice.tool.name, given, signal) : refusal;
     results.push({ role: "tool", tool_name: name, content });
     pending.delete(answer.id);

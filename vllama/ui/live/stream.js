@@ -20,7 +20,7 @@ export async function follow() {
   document.addEventListener("visibilitychange", () => document.hidden || reconnect());
   let pause = FIRST_PAUSE_MS;
   for (;;) {
-    let reason = "the server has closed the stream";
+    let reason = "the server closed the stream";
     try {
       await read(() => {
         pause = FIRST_PAUSE_MS;
@@ -46,7 +46,7 @@ export function reconnect() {
 /** @param {() => void} onSnapshot */
 async function read(onSnapshot) {
   const abort = new AbortController();
-  const giveUp = () => abort.abort(new TypeError("the server is silent, or the network is gone"));
+  const giveUp = () => abort.abort(new TypeError("the server or the network does not respond"));
   let timer = 0;
   const expectMore = () => {
     clearTimeout(timer);

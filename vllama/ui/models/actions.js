@@ -41,14 +41,14 @@ export const pin = (name) =>
 export const unpin = (name) =>
   report(
     readSetting("keep_alive").then((time) => ask("api/generate", { model: name, keep_alive: time })),
-    `${name} may be unloaded when it is idle.`,
+    `${name} is unloaded when idle.`,
   );
 
 /** Delete a model after a question. @param {string} name */
 export async function remove(name) {
   const sure = await confirm({
     title: `Delete ${name}?`,
-    text: "Its files are removed from the server's disk. To have it again, download it or create it again.",
+    text: "Its files are removed from the server's disk. To use it again, download or create it again.",
     action: "Delete",
   });
   if (!sure) return;
@@ -60,7 +60,7 @@ export const endRequest = (id) =>
   report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was stopped.");
 
 /** Send a node no more requests; its running answers go on. @param {string} name */
-export const drain = (name) => setDrained(name, "drain", `${name} finishes its answers and gets no new requests.`);
+export const drain = (name) => setDrained(name, "drain", `${name} finishes its responses and gets no new requests.`);
 
 /** @param {string} name */
 export const undrain = (name) => setDrained(name, "undrain", `${name} gets requests again.`);
@@ -83,11 +83,11 @@ async function report(promise, success) {
 
 /** Download a model, whether or not this page stays open; the event stream tells how far it is. @param {string} name */
 export const pull = (name) =>
-  report(ask("api/pull", { model: name, background: true }), `The download of ${name} has begun.`);
+  report(ask("api/pull", { model: name, background: true }), `Downloading ${name}.`);
 
 /** Stop a download for all who wait for it; what is here already is kept for the next time. @param {string} name */
 export const stopPull = (name) =>
   report(
     send("api/pull", { method: "DELETE", body: { model: name } }),
-    `The download of ${name} was stopped; it goes on from there the next time.`,
+    `The download of ${name} was stopped; the next one resumes it.`,
   );

@@ -33,7 +33,7 @@ export function details({ name, disk, live }, page) {
     ${live?.error ? failure(live) : nothing}
     ${live?.cause && !live.error ? html`<p class="verdict">${live.cause}</p>` : nothing}
     ${names.length > 1
-      ? html`<p>${names.join(" and ")} have the same files and share one engine: what unloads one of them unloads all.</p>`
+      ? html`<p>${names.join(" and ")} have the same files and share one engine: unloading one unloads all.</p>`
       : nothing}
     <dl class="facts">
       ${fact("Engine", live?.engine)} ${fact("Context", live?.context_length ? plural(live.context_length, "token") : "")}
@@ -55,7 +55,7 @@ export function details({ name, disk, live }, page) {
         : html`<button class="danger" @click=${() => actions.remove(name)}>Delete …</button>`}
     </div>
     ${requests.length ? html`<h3>Requests</h3>${requestTable(requests)}` : nothing}
-    <h3>${live && live.state !== "failed" ? "Plan" : "How it would be loaded"}</h3>
+    <h3>${live && live.state !== "failed" ? "Plan" : "Load plan"}</h3>
     ${page.opened.get(name)}
   `;
 }
@@ -74,7 +74,7 @@ export const damage = (disk, page) => html`<div class="verdict bad">
 export function failure(live) {
   const { cause, hint } = /** @type {NonNullable<ModelRow["error"]>} */ (live.error);
   return html`<div class="verdict bad">
-    <p><strong>${live.state === "failed" ? "It could not be loaded" : "Its last failure"}:</strong> ${cause}</p>
+    <p><strong>${live.state === "failed" ? "Loading failed" : "Last failure"}:</strong> ${cause}</p>
     ${live.log && hint?.includes("vllama logs") ? nothing : whatHelps(hint)}
     ${live.log ? html`<p><a href=${linkTo("logs", live.log)}>Open the log of the engine</a></p>` : nothing}
   </div>`;

@@ -117,7 +117,7 @@ class ModelsPage extends View {
         <h2 id="list-title" class="grow">${this.listTitle()} <span class="muted">${models.length}</span></h2>
         <input
           type="search"
-          aria-label="Filter the models by name"
+          aria-label="Filter models by name"
           placeholder="Filter"
           @input=${(event) => this.setFilter(event.target.value)}
         />
@@ -136,7 +136,7 @@ class ModelsPage extends View {
     if (models.length) return html`<p class="muted">No model has “${this.filter}” in its name.</p>`;
     if (this.listModels().length) return html`<p class="muted">All models are loaded.</p>`;
     return library.loaded
-      ? html`<p class="muted">No models yet. Write the name of one above, and see its plan.</p>`
+      ? html`<p class="muted">No models yet. Enter a model name above to see its plan.</p>`
       : html`<p class="muted">Loading …</p>`;
   }
 

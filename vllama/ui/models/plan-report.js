@@ -19,7 +19,7 @@ export function planReport(plan) {
     ${fits ? goodNews(plan) : badNews(plan)}
     ${plan.devices?.map((device) => deviceBar(plan, device))}
     ${list("Parameters", plan.parameters)} ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
-    ${section("Quantizations and where they are", candidateTable(plan.candidates), !fits)}
+    ${section("Available quantizations", candidateTable(plan.candidates), !fits)}
     ${section("Engines", engineTable(plan.engines))}
     ${section("If it does not start", ladder(plan))} ${section("Files", fileTable(plan.files))}
     ${section("Command", plan.command?.length ? html`<pre>${plan.command.join(" ")}</pre>` : nothing)}
@@ -43,7 +43,7 @@ function goodNews(plan) {
 /** @param {Plan} plan */
 function badNews(plan) {
   return html`<div class="verdict bad">
-    <p><strong>It cannot be served here.</strong> ${plan.error}</p>
+    <p><strong>Cannot be served here.</strong> ${plan.error}</p>
     ${whatHelps(plan.hint)}
   </div>`;
 }
@@ -92,7 +92,7 @@ function section(title, content, open = false) {
 function engineTable(engines) {
   if (!engines?.length) return nothing;
   return html`<table class="plain">
-    <thead><tr><th scope="col">Engine</th><th scope="col">Version</th><th scope="col">Why, or why not</th></tr></thead>
+    <thead><tr><th scope="col">Engine</th><th scope="col">Version</th><th scope="col">Reason</th></tr></thead>
     <tbody>
       ${engines.map(
         (row) => html`<tr class=${row.taken ? "taken" : ""}>
@@ -109,7 +109,7 @@ function engineTable(engines) {
 function candidateTable(candidates) {
   if (!candidates?.length) return nothing;
   return html`<table class="plain">
-    <thead><tr><th scope="col">Quantization</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Why, or why not</th></tr></thead>
+    <thead><tr><th scope="col">Quantization</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Reason</th></tr></thead>
     <tbody>
       ${candidates.map(
         (row) => html`<tr class=${row.taken ? "taken" : ""}>

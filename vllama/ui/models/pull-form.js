@@ -16,7 +16,7 @@ class PullForm extends View {
     return html`
       <form class="row" @submit=${this.show}>
         <label class="grow"
-          ><span>Name of a model</span>
+          ><span>Model name</span>
           <input
             name="model"
             required

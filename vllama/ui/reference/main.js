@@ -80,7 +80,7 @@ class ApiReference extends View {
   /** @param {OperationGroup[]} groups */
   emptyText(groups) {
     if (!this.search || groups.some(({ operations }) => this.select(operations).length)) return nothing;
-    return html`<p role="status">No route has “${this.search}” in its address or description.</p>`;
+    return html`<p role="status">No routes match “${this.search}”.</p>`;
   }
 
   /** @param {OperationGroup} group */

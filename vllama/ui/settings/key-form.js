@@ -3,13 +3,13 @@
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 /** @type {Record<string, string>} */
-const SCOPES = { infer: "use models", read: "see what the server does", admin: "everything", engine: "reach the engines’ own routes" };
+const SCOPES = { infer: "use models", read: "see server activity", admin: "everything", engine: "reach the engines’ own routes" };
 /** @type {{ name: "models" | "rate" | "tokens" | "concurrent" | "budget" | "group" | "priority", label: string, hint: string }[]} */
 const TEXTS = [
   { name: "models", label: "Models", hint: "all; or patterns: qwen3*, llama*" },
   { name: "rate", label: "Requests", hint: "no limit; or 60/min" },
   { name: "tokens", label: "Tokens", hint: "no limit; or 1M/day" },
-  { name: "concurrent", label: "Requests at once", hint: "no limit; or 4" },
+  { name: "concurrent", label: "Maximum parallel requests", hint: "no limit; or 4" },
   { name: "budget", label: "Budget", hint: "no limit; or 50/month" },
   { name: "group", label: "Group", hint: "none; or a name" },
   { name: "priority", label: "Priority", hint: "1; at most 100" },

@@ -41,7 +41,7 @@ class KeyList extends View {
         ? nothing
         : html`<p class="muted">This server does not require a key. Add the first one on its machine: <code>vllama keys add NAME --scope admin</code></p>`}
       ${repeat(this.editing ? [this.editing] : [], (row) => row.name, (row) => keyForm(row, this.problem, (event) => this.submit(event), () => this.edit(null)))}
-      ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">There are no named keys.</p>` : nothing}
+      ${keys.length ? this.table(keys, own) : required ? html`<p class="muted">No named keys.</p>` : nothing}
     </section>`;
   }
 
@@ -112,7 +112,7 @@ class KeyList extends View {
 
   /** @param {KeyRow} row @param {boolean} isOwn */
   async rotate(row, isOwn) {
-    const text = `Clients that use ${row.shown} are refused once it stops working.`;
+    const text = `Clients that use ${row.shown} are rejected once it stops working.`;
     const field = { name: "overlap", label: "Keep the old secret valid for", hint: "not at all; or 24h" };
     const answer = await confirm({ title: `Give ${row.name} a new secret?`, text, action: "Rotate", field });
     if (!answer) return;
@@ -130,7 +130,7 @@ class KeyList extends View {
   /** @param {KeyRow} row */
   async end(row) {
     const [title, text, action] = row.revoked_at
-      ? [`Remove ${row.name} from the list?`, "Its usage stays.", "Remove"]
+      ? [`Remove ${row.name} from the list?`, "Its usage is kept.", "Remove"]
       : [`Revoke ${row.name}?`, "It stops working immediately and cannot be restored.", "Revoke"];
     if (!(await confirm({ title, text, action }))) return;
     try {
@@ -151,8 +151,8 @@ const when = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medi
 function describeLimits({ rate, tokens, concurrent, budget, group, priority }) {
   /** @param {string | null} limit @param {string} noun */
   const per = (limit, noun) => limit && limit.replace(/^[0-9]+/, (number) => `${count(Number(number))} ${noun}`);
-  const parts = [per(rate, "requests"), per(tokens, "tokens"), concurrent && `${concurrent} at once`];
-  return [...parts, budget && `${budget} to spend`, group && `group ${group}`, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
+  const parts = [per(rate, "requests"), per(tokens, "tokens"), concurrent && `${concurrent} parallel`];
+  return [...parts, budget && `${budget} budget`, group && `group ${group}`, priority > 1 && `priority ${priority}`].filter(Boolean).join(", ");
 }
 
 /** Show a new secret, which nobody can read again. @param {KeyRow} made */

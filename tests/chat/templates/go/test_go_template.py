@@ -85,7 +85,7 @@ def test_what_go_writes(source: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("source", "reason"),
     [
-        ("a\nb {{ .A", "line 2: the action is not closed"),
+        ("a\nb {{ .A", "line 2: unclosed action"),
         ("{{ if .A }}\n\n", "line 3: an {{end}} is missing"),
         ("{{ end }}", "unexpected {{end}}"),
         ("{{ else }}", "unexpected {{else}}"),
@@ -96,12 +96,12 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ $x }}", "undefined variable $x"),
         ("{{ if true }}{{ $y := 1 }}{{ end }}{{ $y }}", "undefined variable $y"),
         ("{{ $x = 1 }}", "undefined variable $x"),
-        ('{{ "abc }}', "a quoted text is not closed"),
+        ('{{ "abc }}', "unclosed quoted text"),
         ('{{ "\\q" }}', "unknown escape \\q"),
         ("{{ 'ab' }}", "not one character"),
         ("{{ 99999999999999999999 }}", "too large"),
         ("{{ break }}", "outside of {{range}}"),
-        ("{{ .A .B", "not closed"),
+        ("{{ .A .B", "unclosed"),
         ("{{ (.A }}", "a ) is missing"),
         ("{{ .A) }}", "unexpected ')'"),
         ('{{ .A"x" }}', "is a space missing?"),
@@ -128,7 +128,7 @@ def test_what_cannot_be_read(source: str, reason: str) -> None:
     [
         ("a\n\n{{ .A.B }}", "line 3: a string has no field B"),
         ("{{ .Missing.X }}", "nil has no field X"),
-        ('{{ .A "x" }}', "no function got an argument"),
+        ('{{ .A "x" }}', "argument for a value that is not a function"),
         ("{{ nil }}", "nil is not a command"),
         ("{{ index .L 3 }}", "out of range: 3"),
         ('{{ index .L "a" }}', "an index is an integer"),

@@ -186,7 +186,7 @@ class _Run:
         if isinstance(first, Function):
             return self._call(first.name, rest, dot, piped)
         if rest or piped:
-            raise TemplateError("a value that is no function got an argument")
+            raise TemplateError("an argument for a value that is not a function")
         if isinstance(first, Nil):
             raise TemplateError("nil is not a command")
         return self._operand(first, dot)

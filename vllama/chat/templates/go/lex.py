@@ -100,9 +100,9 @@ def tokens(source: str) -> Iterator[Lexeme]:
 
 def _refuse(source: str, at: int, line: int) -> NoReturn:
     if at >= len(source):
-        wrong(line, "the action is not closed: }} is missing")
+        wrong(line, "unclosed action: }} is missing")
     if source[at] in "\"'`":
-        wrong(line, "a quoted text is not closed")
+        wrong(line, "unclosed quoted text")
     if source.startswith("/*", at):
         wrong(line, "a comment must fill its action: {{/* … */}}")
     wrong(line, f"unexpected {source[at]!r} in an action")
@@ -137,7 +137,7 @@ def _number(text: str, line: int) -> int | float:
         try:
             return float(text)
         except ValueError:
-            wrong(line, f"{text} is no number")
+            wrong(line, f"{text} is not a number")
     if not -(1 << INT_BITS) <= value < 1 << INT_BITS:
         wrong(line, f"{text} is too large")
     return value
@@ -152,7 +152,7 @@ def _unquote(text: str, line: int) -> str:
             return _SIMPLE[simple]
         number = int(octal, 8) if octal else int(next(code for code in codes if code), 16)
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:
-            wrong(line, f"{match.group()} is no character")
+            wrong(line, f"{match.group()} is not a character")
         return chr(number)
 
     return _ESCAPE.sub(replace_escape, text)

@@ -85,7 +85,7 @@ class Worker:
                 self._writer.write(JOB.pack(cpu_s, len(job)) + job)
                 kind, leaves, length = HEAD.unpack(await self._reader.readexactly(HEAD.size))
                 if length > text_limit(len(job)):
-                    raise TooCostly("it made its process break its limits")
+                    raise TooCostly("it exceeded the limits of its process")
                 text = await self._reader.readexactly(length)
             ends = leaves  # all of the answer has been read
         except TimeoutError:
@@ -122,7 +122,7 @@ class Spawning:
         """Start the process. Raises OSError, also if it is not wanted any more."""
         with self._lock, self._end:
             if self._is_abandoned:
-                raise OSError("nobody waits for it any more")
+                raise OSError("the request was canceled")
             self._process = spawn(self._end, self._environ)
             return self._process
 

@@ -28,7 +28,7 @@ from vllama.models.limits import MOST_WEIGHTS
 
 Buffer: TypeAlias = bytes | mmap.mmap
 
-AGAIN = "fetch the file again"
+AGAIN = "download the file again"
 SHORT_ARRAY = 4096
 _STRIDE = 1024  # entries between two stored positions of a skipped string array
 _MAX_DIMS = 4  # GGML_MAX_DIMS
@@ -174,14 +174,14 @@ class Parser:
         if self.have < self.total:
             return NeedMore(max(min(at_least, self.total), self.have + 1))
         return self.bad(
-            f"it is truncated or damaged inside its header (the file has {self.total} bytes, "
-            f"the header needs at least {at_least})"
+            f"the header is truncated or corrupt (file size: {self.total} bytes; expected at least "
+            f"{at_least})"
         )
 
     def need(self, position: int, size: int) -> None:
         """Check that `size` bytes follow."""
         if position + size > MAX_HEADER_BYTES:
-            raise self.bad(f"its header has more than {MAX_HEADER_BYTES} bytes")
+            raise self.bad(f"its header is larger than {MAX_HEADER_BYTES} bytes")
         if position + size > self.have:
             if position + size > self.total:
                 self.have = self.total  # more bytes cannot help
@@ -209,19 +209,19 @@ class Parser:
         if magic != b"GGUF"[: len(magic)] or not magic:
             # without its first bytes: a client may name a file that it is not allowed to read
             raise self.bad(
-                "it is not a GGUF file", "name a GGUF file; if this should be one, fetch it again"
+                "it is not a GGUF file", "use a GGUF file; if it should be one, download it again"
             )
         self.need(0, 24)
         (version,) = _u32(self.data, 4)
         if version not in _SUPPORTED:
             if version & 0xFFFF == 0:
-                raise self.bad("it is a big-endian GGUF, made for another kind of machine")
+                raise self.bad("it is a big-endian GGUF, for a different type of machine")
             raise self.bad(f"its GGUF version {version} is not supported (only 2 and 3 are)")
         (tensors,), (pairs,) = _u64(self.data, 8), _u64(self.data, 16)
         # an entry has at least 24 or 13 bytes: refuse absurd counts before looping over them
         fits = tensors * 24 <= self.total and pairs * 13 <= self.total
         if not fits or tensors > MAX_TENSORS or pairs > MAX_KEYS:
-            raise self.bad(f"it is damaged: it announces {tensors} tensors and {pairs} keys")
+            raise self.bad(f"it is damaged: it declares {tensors} tensors and {pairs} keys")
         return version, tensors, pairs
 
     def value(self, position: int, path: Path | None) -> tuple[object, int]:
@@ -251,7 +251,7 @@ class Parser:
         """Read one number."""
         layout = SCALARS.get(kind)
         if layout is None:
-            raise self.bad(f"it is damaged: there is no value type {kind}")
+            raise self.bad(f"it is damaged: unknown value type {kind}")
         self.need(position, layout.size)
         return layout.unpack_from(self.data, position)[0], position + layout.size
 
@@ -271,7 +271,7 @@ class Parser:
         if kind != STRING:
             layout = SCALARS.get(kind)
             if layout is None:
-                raise self.bad(f"it is damaged: there is no array of type {kind}")
+                raise self.bad(f"it is damaged: unknown array type {kind}")
             self.need(position, count * layout.size)
             return position + count * layout.size, ()
         if position + count * 8 > self.total:
