@@ -28,6 +28,7 @@
         EngineStartFailed      500           it ended or stalled before it was ready
         EngineCrashed          500           it ended while it was serving
         UpstreamError          502           it answered with an error
+          ModelGone            404           it lacks the model, which others may have
       Busy                     503           try again later (`retry_after_s`)
         QueueFull, CoolingDown, ShuttingDown
         LimitReached           429           a key has used what it may (`vllama keys`)
@@ -244,6 +245,13 @@ class UpstreamError(EngineError):
     def __init__(self, message: str, *, status: int = 502, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status
+
+
+class ModelGone(UpstreamError):
+    """The engine lacks the model that its list had; an equal server may have it."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message, status=404)
 
 
 class Busy(VllamaError):

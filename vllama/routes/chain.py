@@ -21,6 +21,7 @@ from vllama.base.errors import (
     Busy,
     Forbidden,
     LimitReached,
+    ModelGone,
     ModelNotFound,
     NoPlan,
     QueueFull,
@@ -114,7 +115,7 @@ class Chain:
             again = [
                 link
                 for link, error in self._failures.items()
-                if not isinstance(error, BadRequest | ModelNotFound | NoPlan)
+                if not isinstance(error, BadRequest | ModelGone | ModelNotFound | NoPlan)
             ]
             if not again:
                 break
@@ -256,7 +257,8 @@ async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not fo
 def make_error(name: str, failures: dict[str, VllamaError]) -> VllamaError:
     """Return the error of a request that nothing has answered."""
     first = next(iter(failures.values()))
-    if all(isinstance(error, BadRequest | ModelNotFound) for error in failures.values()):
+    missing = BadRequest | ModelGone | ModelNotFound
+    if all(isinstance(error, missing) for error in failures.values()):
         return first
     words = [f"{link or 'here'}: {error.message}" for link, error in failures.items()]
     return ChainFailed(

@@ -16,6 +16,7 @@ from vllama.base.errors import (
     BadRequest,
     CapabilityMissing,
     ContextOverflow,
+    ModelGone,
     UpstreamError,
     VllamaError,
 )
@@ -47,7 +48,7 @@ _QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
 _THROWN = re.compile(r"(?:Field ('[a-z0-9_.]{1,80}+'): )?\[json\.exception\.[a-z0-9_.]{1,40}+\] ")
 
 _BUSY = {429: 429, 503: 503, 529: 503}  # 529: Anthropic's, "overloaded"
-_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
+_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: it lacks the route
 
 
 def clean_engine_error(
@@ -55,6 +56,8 @@ def clean_engine_error(
 ) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
+    A missing model is the engine's failure: its list had it. So is the page of a proxy that has
+    lost its server; engines and servers of APIs answer with JSON where they lack a route.
     A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
     Clients are told what it says of when to come again.
     """
@@ -75,6 +78,8 @@ def clean_engine_error(
     if _VALIDATION.search(message):
         return BadRequest(_validation(message))
     text = clean_text(message)
+    if status == 404 and ("model" in lowered or not body.lstrip().startswith((b"{", b"["))):
+        return ModelGone(text or "the server answers with status 404")
     if status in _CLIENT_FAULTS:
         refused = BadRequest(text or f"the engine refused the request with status {status}")
         refused.status = 413 if status == 413 else 400

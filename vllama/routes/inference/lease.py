@@ -21,6 +21,7 @@ from vllama.base.errors import (
     BadRequest,
     EngineCrashed,
     EngineError,
+    ModelGone,
     TemplateRefused,
     UpstreamError,
     VllamaError,
@@ -258,10 +259,11 @@ class _Work:
         if unsent or late:
             await self.renew_lease(pause_s)
             return
-        # another target may have the request, once: no byte of an answer has been sent
+        # another target may have the request, once: no byte of an answer has been sent. A model
+        # that is gone has cost no time, so all others may be asked
         if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
             raise error from None
-        self.has_moved = True
+        self.has_moved |= not isinstance(error, ModelGone)
         scheduler.release(failed)
         running.start_over()
         await self.take(scheduler.acquire(*self.wanted, running.flow))
