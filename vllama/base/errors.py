@@ -28,7 +28,6 @@
         EngineStartFailed      500           it ended or stalled before it was ready
         EngineCrashed          500           it ended while it was serving
         UpstreamError          502           it answered with an error
-          ModelGone            404           it lacks the model, which others may have
       Busy                     503           try again later (`retry_after_s`)
         QueueFull, CoolingDown, ShuttingDown
         LimitReached           429           a key has used what it may (`vllama keys`)
@@ -227,7 +226,7 @@ class EngineCrashed(EngineError):
 
 
 class UpstreamError(EngineError):
-    """The engine answered a request with an error.
+    """The engine answered a request with an error, with 404 if it lacks a model of its list.
 
     `code` is the engine's own word for it, `headers` those of its answer that clients go by.
     """
@@ -245,13 +244,6 @@ class UpstreamError(EngineError):
     def __init__(self, message: str, *, status: int = 502, hint: str | None = None) -> None:
         super().__init__(message, hint=hint)
         self.status = status
-
-
-class ModelGone(UpstreamError):
-    """The engine lacks the model that its list had; an equal server may have it."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message, status=404)
 
 
 class Busy(VllamaError):

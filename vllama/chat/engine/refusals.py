@@ -16,7 +16,6 @@ from vllama.base.errors import (
     BadRequest,
     CapabilityMissing,
     ContextOverflow,
-    ModelGone,
     UpstreamError,
     VllamaError,
 )
@@ -79,7 +78,7 @@ def clean_engine_error(
         return BadRequest(_validation(message))
     text = clean_text(message)
     if status == 404 and ("model" in lowered or not body.lstrip().startswith((b"{", b"["))):
-        return ModelGone(text or "the server answers with status 404")
+        return UpstreamError(text or "the server answers with status 404", status=404)
     if status in _CLIENT_FAULTS:
         refused = BadRequest(text or f"the engine refused the request with status {status}")
         refused.status = 413 if status == 413 else 400

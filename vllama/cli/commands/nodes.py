@@ -79,6 +79,10 @@ def list_nodes(
     for row in reply["nodes"]:
         if row["trouble"]:
             say_aside(f"{row['name']}: {row['trouble']}")
+    for name, digests in reply.get("differing", {}).items():
+        from vllama.targets.nodes.choose import describe_differing
+
+        say_aside(describe_differing(name, digests))
     if choice := reply.get("choice"):
         say_aside(f"{model} is answered by {choice['name']}: {choice['reason']}")
 

@@ -21,7 +21,7 @@ from vllama.base.errors import (
     BadRequest,
     EngineCrashed,
     EngineError,
-    ModelGone,
+    ModelNotFound,
     TemplateRefused,
     UpstreamError,
     VllamaError,
@@ -263,7 +263,7 @@ class _Work:
         # that is gone has cost no time, so all others may be asked
         if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
             raise error from None
-        self.has_moved |= not isinstance(error, ModelGone)
+        self.has_moved |= error.status != ModelNotFound.status
         scheduler.release(failed)
         running.start_over()
         await self.take(scheduler.acquire(*self.wanted, running.flow))

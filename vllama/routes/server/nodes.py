@@ -49,6 +49,10 @@ class NodeRows(Struct, omit_defaults=True):
 
     nodes: Annotated[list[NodeRow], says("the nodes, by name")]
     here: Annotated[list[str], says("the models on the disk of this server")] = []
+    differing: Annotated[
+        dict[str, dict[str, str]],
+        says("the models that are not the same on all nodes: their digests, by node"),
+    ] = {}
     choice: Annotated[NodeChoice | None, says("the node for the model that was asked for")] = None
 
 
@@ -56,7 +60,7 @@ async def list_nodes(gateway: Gateway, request: Request) -> None:
     """List the nodes of the cluster beside this server; with `model`, also the choice for it."""
     nodes = gateway.nodes
     rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
-    answer = NodeRows(rows)
+    answer = NodeRows(rows, differing=nodes.find_differing() if nodes is not None else {})
     if nodes is not None and nodes.local is not None:
         models = await executors.disk.run(gateway.catalog.library.list)
         answer.here = sorted(model.name for model in models)

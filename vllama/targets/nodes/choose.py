@@ -6,7 +6,7 @@ docs/guide/cluster.md; ties go by name, so that the same state gives the same ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 ROOM = 1.2
@@ -32,6 +32,11 @@ class NodeView:
     fails: bool = False
 
     @property
+    def has_model(self) -> bool:
+        """True if the model is there."""
+        return self.loaded or self.size_bytes is not None
+
+    @property
     def fits(self) -> int:
         """Fit of the model without unloading anything: 2 on GPUs, 1 in RAM, else 0."""
         need = (self.size_bytes or 0) * ROOM
@@ -52,7 +57,7 @@ def choose_node(nodes: Sequence[NodeView], known: str | None = None) -> ChosenNo
     `known` has answered the earlier turns of the conversation. Where the model fails on one node,
     others that have it are chosen.
     """
-    having = [one for one in nodes if one.loaded or one.size_bytes is not None]
+    having = [one for one in nodes if one.has_model]
     nodes = [one for one in having if not one.fails] or having
     steps: tuple[tuple[str, Callable[[NodeView], bool], Callable[[NodeView], float]], ...] = (
         ("it has the model loaded", lambda one: one.loaded and one.requests < one.slots, _busy),
@@ -84,3 +89,9 @@ def _room(node: NodeView) -> float:
     """Return the less, the better: GPU before RAM, then the most free memory."""
     kind = node.fits
     return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])
+
+
+def describe_differing(model: str, digests: Mapping[str, str]) -> str:
+    """Return the sentence that a model is not the same on all nodes."""
+    told = ", ".join(f"{digest[:12]} on {node}" for node, digest in digests.items())
+    return f"{model} differs between nodes: {told}"

@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -180,8 +180,19 @@ class Node:
         found = describe_row(self.name, self.find_row(model), size, self.free)
         return replace(found, requests=self._count_requests(model, found.requests))
 
-    async def follow(self, upstreams: Upstreams) -> None:
-        """Follow its events for ever. Raises VllamaError when it is lost."""
+    def set_disk(self, tags: Tags) -> None:
+        """Note what it has on its disk, by its own word."""
+        self.disk = {model.name.lower(): model for model in tags.models}
+
+    def doubt_disk(self) -> None:
+        """Read again what it has on its disk: it has denied a model of its list."""
+        self._disk_changed.set()  # its next event wakes `follow`
+
+    async def follow(self, upstreams: Upstreams, on_disk: Callable[[], Awaitable[None]]) -> None:
+        """Follow its events for ever; `on_disk` is awaited when its list of models was read.
+
+        Raises VllamaError when it is lost.
+        """
         with upstreams.use_pool(self.endpoint) as pool:
             connection = await pool.connect()
             stream = _Stream(self)
@@ -195,6 +206,7 @@ class Node:
                     if self._disk_changed.is_set() and stream.ended is None:
                         self._disk_changed.clear()
                         await self._read_disk(pool)
+                        await on_disk()
                 raise stream.ended
             finally:
                 connection.release()
@@ -204,8 +216,7 @@ class Node:
             answer = await pool.get("/api/tags")
         if answer.status != 200:
             raise _explain(self.name, answer.status)
-        tags = msgspec.json.decode(answer.body, type=Tags)
-        self.disk = {model.name.lower(): model for model in tags.models}
+        self.set_disk(msgspec.json.decode(answer.body, type=Tags))
         if self.trouble:
             log.info("the node %s at %s is up: %s", self.name, self.endpoint.url, self.version)
         self.trouble = ""

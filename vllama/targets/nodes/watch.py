@@ -6,19 +6,27 @@ import asyncio
 import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
+from vllama.base import executors, private
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
+from vllama.dialects.ollama.answer_types import LocalModel, Tags
 from vllama.net.upstream.pool import Upstreams
 from vllama.targets.choice import Breakers
-from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
+from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node, describe_differing
 from vllama.targets.nodes.node import SILENT_S, Node, NodeStops, make_nodes
 
 log = logging.getLogger(__name__)
+Names: TypeAlias = Collection[str]
 
 RETRY_S = 1.0
+MAX_SAVED = 2000
+"""The models of one node that are saved, with some 400 bytes each."""
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 HERE = "here"
@@ -35,16 +43,24 @@ class Nodes:
         local: str | None,
         key: str | None,
         certificates: str = "",
+        file: Path | None = None,
     ) -> None:
         """`local` is the name of this server among the nodes; None: it only forwards.
 
         `key` is the one between the servers, `certificates` the file with those that are accepted.
+        `file` has the nodes' last lists of models, so that those of lost nodes outlive this server.
         """
         self.nodes: dict[str, Node] = {}
         self.local = local
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
+        self._file, self._saving = file, asyncio.Lock()
+        self._lists: dict[str, Tags] = {}  # by URL: as they are saved, without credentials
+        if file is not None:
+            with suppress(OSError, msgspec.MsgspecError):  # each node tells its list again
+                self._lists = msgspec.json.decode(file.read_bytes(), type=dict[str, Tags])
+        self._differing: set[str] = set()  # models that were logged to differ
         self._changed = asyncio.Event()
         self._begun_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
@@ -59,6 +75,9 @@ class Nodes:
         for node in before.values():
             self._lose(node, "it is no longer a node of this cluster")
         self.nodes = {node.name: node for node in nodes}
+        for node in nodes:
+            if not node.seen_s and node.endpoint.url in self._lists:
+                node.set_disk(self._lists[node.endpoint.url])
         self._changed.set()
 
     async def run(self) -> None:
@@ -78,7 +97,7 @@ class Nodes:
     async def _watch(self, node: Node) -> None:
         while True:
             try:
-                await node.follow(self._upstreams)
+                await node.follow(self._upstreams, self._note_disk)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
                 if self.nodes.get(node.name) is not node:  # the reason is another one
                     return
@@ -86,6 +105,36 @@ class Nodes:
                 reason = reason or "it does not answer"
                 self._lose(node, reason, stops=isinstance(error, NodeStops))
             await asyncio.sleep(RETRY_S)
+
+    async def _note_disk(self) -> None:
+        """Log models that differ between nodes, each once; save what the nodes have."""
+        differing = self.find_differing()
+        for model in differing.keys() - self._differing:
+            log.warning("%s", describe_differing(model, differing[model]))
+        self._differing = {*differing}
+        disks = {node.endpoint.url: [*node.disk.values()] for node in self.nodes.values()}
+        lists = {url: Tags(models[:MAX_SAVED]) for url, models in disks.items()}
+        if self._file is None or lists == self._lists:
+            return
+        self._lists, data = lists, msgspec.json.encode(lists)
+        try:
+            async with self._saving:  # in order
+                await executors.upkeep.run(private.replace, self._file, data)
+        except OSError as error:
+            log.warning("cannot save the models of the nodes: %s", error)
+
+    def find_differing(self) -> dict[str, dict[str, str]]:
+        """Return the models that are not the same on all nodes: their digests by node."""
+        names = {model for node in self.nodes.values() for model in node.disk}
+        return {
+            name: {node: model.digest for node, model in copies.items()}
+            for name in names
+            if differ((copies := self.find_copies(name)).values())
+        }
+
+    def find_copies(self, model: str) -> dict[str, LocalModel]:
+        """Return a model as it is on the disks of nodes, by their names."""
+        return {name: node.disk[model] for name, node in self.nodes.items() if model in node.disk}
 
     def _lose(self, node: Node, reason: str, *, stops: bool = False) -> None:
         """Send it no more requests; its running answers end here, unless it `stops` by itself."""
@@ -100,44 +149,34 @@ class Nodes:
         model: str,
         prefix: object,
         local: NodeView | None,
-        tried: str = "",
-        only: Collection[str] | None = None,
+        tried: Names = (),
+        only: Names | None = None,
     ) -> ChosenNode | None:
-        """Return which node is to answer, but not the one `tried`; None: none has the model.
+        """Return which node is to answer, none of those `tried`; None: none has the model.
 
         `only` are the nodes that may answer for it, None: any.
         """
-        usable = [
-            node.describe(model)
-            for node in self.nodes.values()
-            if node.is_up
-            and not node.is_drained
-            and node.name != tried
-            and (only is None or node.name in only)
-        ]
+        usable = self.list_usable(model, local, tried, only)
         usable = [one for one in usable if self._may_try(one.name)] or usable
-        if local is not None and (only is None or local.name in only):
-            usable.append(local)
         return choose_node(usable, self.find_known(model, prefix))
 
-    def find_unusable(self, model: str) -> Node | None:
-        """Return a node that has the model, but is lost or drained.
+    def list_usable(
+        self, model: str, local: NodeView | None, tried: Names, only: Names | None
+    ) -> list[NodeView]:
+        """Return the nodes that get requests now, this server among them."""
+        up = [node for node in self.list_up() if not node.is_drained and node.name not in tried]
+        views = [node.describe(model) for node in up] + ([local] if local is not None else [])
+        return [one for one in views if only is None or one.name in only]
 
-        Just after the start it may be one that has not told yet what it has.
+    def list_away(self, model: str) -> list[Node]:
+        """Return the nodes that have the model, but are lost or drained.
+
+        Just after the start, if there are none, those that have not told yet what they have.
         """
-        unusable = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
+        away = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
         begins = time.monotonic() < self._begun_s + SILENT_S
-        unheard = [node for node in unusable if begins and not node.seen_s]
-        return next(iter([*(node for node in unusable if model in node.disk), *unheard]), None)
-
-    def has_other(
-        self, model: str, name: str, local: NodeView | None, only: Collection[str] | None
-    ) -> bool:
-        """Return whether another node than `name`, or this server, might answer in its place."""
-        up = [node for node in self.list_up() if not node.is_drained and node.has(model)]
-        others = [node.describe(model) for node in up if node.name != name]
-        others += [local] if local is not None else []
-        return any(not one.fails and (only is None or one.name in only) for one in others)
+        unheard = [node for node in away if begins and not node.seen_s]
+        return [node for node in away if model in node.disk] or unheard
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
@@ -169,3 +208,12 @@ class Nodes:
     def list_up(self) -> Iterator[Node]:
         """Yield the nodes that answer."""
         return (node for node in self.nodes.values() if node.is_up)
+
+
+def differ(models: Collection[LocalModel]) -> bool:
+    """Return whether models of one name have other contents.
+
+    The digest of a file in a plain folder is made of its time, so that its size decides.
+    """
+    by_size = any(model.store == "folder" for model in models)
+    return len({model.size if by_size else model.digest for model in models}) > 1
