@@ -37,7 +37,7 @@ from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
-from vllama.targets.nodes.choose import ChosenNode, NodeView
+from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
 from vllama.targets.nodes.forward import MISSING, Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
 from vllama.targets.nodes.watch import Nodes
@@ -93,25 +93,24 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         check_model(given, model)
         await unload_on_all(gateway, nodes, request, model, body)
     failure: VllamaError | None = None
-    answer: Forward | None = None  # that has begun
-    tried, has_moved = list[str](), False
+    answer: Forward | None = None  # a stream that has begun
+    tried, may_move = list[str](), place is None
     while True:
         choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
-        if name is None:
-            if failure is None:
-                await refuse_missing(gateway, request, route, given, local, only)
-                return False
-            if answer is not None:
+        if name is None and failure is not None:
+            if isinstance(failure, NodeRefuses):
+                if failure.status == MISSING:
+                    refuse_unusable(nodes, given, only)
+                failure.pass_on()  # the other node was lost meanwhile, or lacks the model too
+            elif answer is None:
+                refuse_unusable(nodes, given, only, lost=tried[-1])
+            else:
                 fail_stream(request, route.dialect, failure)
-                return True
-            if not isinstance(failure, NodeRefuses):
-                refuse_unusable(nodes, given, model, only, lost=tried[-1])
-                raise failure
-            if failure.status == MISSING:
-                refuse_unusable(nodes, given, model, only)
-            failure.pass_on()  # the other node was lost meanwhile, or lacks the model too
             return True
+        if name is None:
+            await refuse_missing(gateway, request, route, given, local, only)
+            return False
         if name == nodes.local:
             nodes.remember(model, prefix, name)
             return False
@@ -119,9 +118,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         if choice is not None:
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
-        may_move = place is None and not has_moved
         others = nodes.list_usable(model, local, [*tried, name], only)
-        may_refuse = may_move and any(one.has_model and not one.fails for one in others)
+        has_other = choose_node([one for one in others if not one.fails]) is not None
         node = nodes.nodes[name]
         if answer is not None:
             log.info("%s: node %s was lost; response resumes on %s", model, tried[-1], name)
@@ -130,7 +128,9 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         forward = answer or Forward(request, name_client(running.access))
         try:
             with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
-                stored = await _send(gateway, node, forward, running, model, body, may_refuse)
+                stored = await _send(
+                    gateway, node, forward, running, model, body, may_move and has_other
+                )
         except VllamaError as error:
             tried.append(name)
             if isinstance(error, EngineError) and not isinstance(error, Departed):
@@ -138,31 +138,22 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
                 if not isinstance(error, NodeRefuses):
                     nodes.breakers.note_failure(name)
             if request.status:
-                answer = forward
                 failure = failure if isinstance(error, Departed) and failure else error
                 most = gateway.in_use.config.resume if forward.may_resume(error) else 0
                 if place is not None or running.resumed >= most or gateway.stopping:
                     fail_stream(request, route.dialect, failure)
                     return True
-                digest = node.disk[model].digest if model in node.disk else ""
-                same = [x for x, y in nodes.find_copies(model).items() if y.digest == digest]
-                local, only = None, [x for x in same if only is None or x in only]
+                answer, local, only = forward, None, nodes.list_equal(model, node, only)
                 continue
             if isinstance(failure, NodeRefuses) and not isinstance(error, NodeRefuses):
                 failure.pass_on()  # the other node is lost, which was not known yet
                 return True
             if not (may_move and isinstance(error, EngineError)):
                 raise
-            failure = error
-            if isinstance(error, NodeRefuses) and error.status == MISSING:
-                node.doubt_disk()
-            else:
-                has_moved = True
+            failure, may_move = error, error.status == MISSING
             running.start_over()
         else:
             nodes.breakers.note_success(name)
-            if request.status == MISSING and place is None:
-                node.doubt_disk()
             nodes.remember(model, prefix, name)
             nodes.remember(STORED, stored, name)
             return True
@@ -176,7 +167,7 @@ async def refuse_missing(
     nodes, model = gateway.nodes, complete_name(given)
     assert nodes is not None
     if route.kind is not RouteKind.WRITES or request.method == "DELETE":
-        refuse_unusable(nodes, given, model, only)
+        refuse_unusable(nodes, given, only)
     if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
         raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
     await refuse_own(gateway, route, given)
@@ -194,13 +185,12 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
         raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
 
 
-def refuse_unusable(
-    nodes: Nodes, given: str, model: str, only: Sequence[str] | None, lost: str = ""
-) -> None:
+def refuse_unusable(nodes: Nodes, given: str, only: Sequence[str] | None, lost: str = "") -> None:
     """Raise Busy if nodes have the model that no other has, but get no requests now.
 
     `lost` is one whose connection was lost a moment ago.
     """
+    model = complete_name(given)
     away = {
         node.name: node.trouble or f"it is drained (vllama nodes undrain {node.name})"
         for node in nodes.list_away(model)
@@ -256,7 +246,7 @@ async def choose_now(gateway: Gateway, model: str) -> ChosenNode | None:
     only = find_pins(gateway, model)
     choice = gateway.nodes.choose(complete_name(model), None, local, only=only)
     if choice is None:
-        refuse_unusable(gateway.nodes, model, complete_name(model), only)
+        refuse_unusable(gateway.nodes, model, only)
     return choice
 
 
@@ -309,7 +299,11 @@ async def _send(
     if not running.answers:  # else it goes on
         running.follow(answer, answer.tally)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
-        await answer.run(pool, body, may_refuse=may_refuse)
+        try:
+            await answer.run(pool, body, may_refuse=may_refuse)
+        finally:
+            if answer.status == MISSING:
+                node.disk_changed.set()  # it has denied a model of its list
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 
 

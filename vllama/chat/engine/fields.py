@@ -22,8 +22,7 @@ from vllama.chat.schema import check_schema
 from vllama.chat.templates.template_style import template_switches
 
 _INT32_MAX = 2**31 - 1
-_RANDOM = SystemRandom()
-seeds: ContextVar[Random | None] = ContextVar("seeds", default=None)
+seeds: ContextVar[Random] = ContextVar("seeds")
 """Source of the running request's random seeds; that of a head's request gives the same again."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
@@ -123,7 +122,7 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
 def put_seed(body: dict[str, Any], seed: int, traits: Traits) -> None:
     """Send a seed; a random one is chosen here if the engine may be asked for the answer again."""
     if seed == -1 and traits.replays:
-        seed = (seeds.get() or _RANDOM).getrandbits(31)
+        seed = seeds.get(SystemRandom()).getrandbits(31)
     masked = mask_seed(seed, traits)
     if masked is not None and "seed" in traits.parameters:
         body[traits.parameters["seed"]] = masked

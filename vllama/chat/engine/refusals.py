@@ -55,8 +55,7 @@ def clean_engine_error(
 ) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
-    A missing model is the engine's failure: its list had it. So is the page of a proxy that has
-    lost its server; engines and servers of APIs answer with JSON where they lack a route.
+    A missing model is the engine's failure: its list had it. So is a proxy's page without JSON.
     A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
     Clients are told what it says of when to come again.
     """

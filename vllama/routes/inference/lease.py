@@ -259,8 +259,7 @@ class _Work:
         if unsent or late:
             await self.renew_lease(pause_s)
             return
-        # another target may have the request, once: no byte of an answer has been sent. A model
-        # that is gone has cost no time, so all others may be asked
+        # no byte was sent: another target may have it, once, or each where the model is gone
         if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
             raise error from None
         self.has_moved |= error.status != ModelNotFound.status

@@ -38,8 +38,7 @@ NOT_RETURNED = frozenset({
     "transfer-encoding", "x-request-id", REPLAYS_HEADER,
 })  # fmt: skip
 MISSING = 404
-STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}
-"""The types of streams, and how an event of each ends."""
+STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}  # an event's end by type
 TAIL_READS = 16
 """The reads at the end of a stream that are kept for its counts."""
 PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n")
@@ -106,7 +105,7 @@ class Forward:
         self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: seed}
         self._connection: Connection | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._status = 0
+        self.status = 0
         self._headers: dict[str, str] = {}
         self.sent = SentEvents()
         self._parts: list[bytes] = []
@@ -149,11 +148,11 @@ class Forward:
                 raise ClientGone
             if self.is_waiting:
                 raise Departed
-            if self._status == 401:  # the client's own key was checked here
+            if self.status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             # 404: it has no model of its list
-            if may_refuse and (self._status >= 500 or self._status == MISSING):
-                raise NodeRefuses(pool.endpoint.title, self._status, self._finish)
+            if may_refuse and (self.status >= 500 or self.status == MISSING):
+                raise NodeRefuses(pool.endpoint.title, self.status, self._finish)
             self._finish()
         finally:
             request.writes = None
@@ -170,10 +169,10 @@ class Forward:
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """Store the status and the headers; another node has to give the same answer."""
         if self._request.status:
-            if status != self._status or headers.get(REPLAYS_HEADER) != self.sent.build:
+            if status != self.status or headers.get(REPLAYS_HEADER) != self.sent.build:
                 self.on_lost(Departed())
             return
-        self._status, self._headers = status, dict(headers)
+        self.status, self._headers = status, dict(headers)
         kind = self._headers.get("content-type", "").partition(";")[0]
         self.sent.end, self.sent.build = STREAMS.get(kind, b""), headers.get(REPLAYS_HEADER)
 
@@ -257,7 +256,7 @@ class Forward:
     def _start(self, length: int | None = None) -> None:
         given = {name: text for name, text in self._headers.items() if name not in NOT_RETURNED}
         kind = self._headers.get("content-type", "application/json").encode("latin-1")
-        self._request.start(self._status, kind, length, given)
+        self._request.start(self.status, kind, length, given)
 
     def _finish(self) -> None:
         request = self._request

@@ -101,7 +101,7 @@ class Node:
         self.disk: dict[str, LocalModel] = {}
         self.pools: Mapping[str, Pool] = {}
         self.reasons: dict[str, str] = {}  # why it got the last request, by model
-        self._disk_changed = asyncio.Event()
+        self.disk_changed = asyncio.Event()
         self._sent: Counter[str] = Counter()  # requests under way, by model
         self._ended: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_ENDED))
 
@@ -151,14 +151,14 @@ class Node:
             self.loaded = {row.name: row for row in snapshot.models or ()}
             for sample in (snapshot.samples or ())[-1:]:
                 self.pools = sample.memory
-            self._disk_changed.set()
+            self.disk_changed.set()
         elif kind == b"models":
             changed = msgspec.json.decode(data, type=ChangedModels)
             self.loaded |= {row.name: row for row in changed.models}
             for name in changed.gone:
                 self.loaded.pop(name, None)
         elif kind == b"library":
-            self._disk_changed.set()
+            self.disk_changed.set()
         elif kind == b"sample":
             self.pools = msgspec.json.decode(data, type=Sample).memory
 
@@ -180,14 +180,6 @@ class Node:
         found = describe_row(self.name, self.find_row(model), size, self.free)
         return replace(found, requests=self._count_requests(model, found.requests))
 
-    def set_disk(self, tags: Tags) -> None:
-        """Note what it has on its disk, by its own word."""
-        self.disk = {model.name.lower(): model for model in tags.models}
-
-    def doubt_disk(self) -> None:
-        """Read again what it has on its disk: it has denied a model of its list."""
-        self._disk_changed.set()  # its next event wakes `follow`
-
     async def follow(self, upstreams: Upstreams, on_disk: Callable[[], Awaitable[None]]) -> None:
         """Follow its events for ever; `on_disk` is awaited when its list of models was read.
 
@@ -203,8 +195,8 @@ class Node:
                     if not await wait_for(stream.fresh, SILENT_S):
                         reason = f"the node '{self.name}' has said nothing for {SILENT_S:g} s"
                         raise NodeFailed(f"cannot go on: {reason}")
-                    if self._disk_changed.is_set() and stream.ended is None:
-                        self._disk_changed.clear()
+                    if self.disk_changed.is_set() and stream.ended is None:
+                        self.disk_changed.clear()
                         await self._read_disk(pool)
                         await on_disk()
                 raise stream.ended
@@ -216,7 +208,8 @@ class Node:
             answer = await pool.get("/api/tags")
         if answer.status != 200:
             raise _explain(self.name, answer.status)
-        self.set_disk(msgspec.json.decode(answer.body, type=Tags))
+        tags = msgspec.json.decode(answer.body, type=Tags)
+        self.disk = {model.name.lower(): model for model in tags.models}
         if self.trouble:
             log.info("the node %s at %s is up: %s", self.name, self.endpoint.url, self.version)
         self.trouble = ""

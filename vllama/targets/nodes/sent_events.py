@@ -1,8 +1,7 @@
 """The events of a stream that its client has: another node makes them again if the first is lost.
 
-That node gets the same request with the same seed, as an engine does that is restarted
-(`chat.replay`). A forwarded stream is not decoded, so whole events are compared, but for ids and
-times. As after a restart, what follows has the new engine's id.
+It gets the same request with the same seed, like a restarted engine (`chat.replay`). A forwarded
+stream is not decoded, so whole events are compared, but for ids and times.
 """
 
 from __future__ import annotations
@@ -19,16 +18,12 @@ _VARYING = re.compile(rb'"(id|created|created_at|completed_at)": ?("[^"]*"|[0-9]
 
 
 class SentEvents:
-    """The whole events of one stream, each with the bytes `end`.
-
-    `build`: who may go on with it (`REPLAYS_HEADER`); None if nobody may. `left`: the events that
-    the client has, and another node still has to make.
-    """
+    """The whole events of one stream."""
 
     def __init__(self) -> None:
-        self.end = b""
-        self.build: str | None = None
-        self.left: deque[bytes] = deque()
+        self.end = b""  # of each
+        self.build: str | None = None  # who may go on with it (`REPLAYS_HEADER`); None: nobody
+        self.left: deque[bytes] = deque()  # what another node still has to make again
         self._kept = bytearray()
 
     @property

@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TypeAlias
 
@@ -15,7 +16,7 @@ import msgspec
 from vllama.base import executors, private
 from vllama.base.clock import RealClock
 from vllama.base.errors import VllamaError
-from vllama.dialects.ollama.answer_types import LocalModel, Tags
+from vllama.dialects.ollama.answer_types import LocalModel
 from vllama.net.upstream.pool import Upstreams
 from vllama.targets.choice import Breakers
 from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node, describe_differing
@@ -23,10 +24,10 @@ from vllama.targets.nodes.node import SILENT_S, Node, NodeStops, make_nodes
 
 log = logging.getLogger(__name__)
 Names: TypeAlias = Collection[str]
+Saved: TypeAlias = dict[str, dict[str, LocalModel]]
 
 RETRY_S = 1.0
-MAX_SAVED = 2000
-"""The models of one node that are saved, with some 400 bytes each."""
+MAX_SAVED = 2000  # models of one node, with some 400 bytes each
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 HERE = "here"
@@ -43,7 +44,7 @@ class Nodes:
         local: str | None,
         key: str | None,
         certificates: str = "",
-        file: Path | None = None,
+        file: Path,
     ) -> None:
         """`local` is the name of this server among the nodes; None: it only forwards.
 
@@ -56,10 +57,9 @@ class Nodes:
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
         self._file, self._saving = file, asyncio.Lock()
-        self._lists: dict[str, Tags] = {}  # by URL: as they are saved, without credentials
-        if file is not None:
-            with suppress(OSError, msgspec.MsgspecError):  # each node tells its list again
-                self._lists = msgspec.json.decode(file.read_bytes(), type=dict[str, Tags])
+        self._saved: Saved = {}  # by URLs, which have no credentials
+        with suppress(OSError, msgspec.MsgspecError):  # each node tells its list again
+            self._saved = msgspec.json.decode(file.read_bytes(), type=Saved)
         self._differing: set[str] = set()  # models that were logged to differ
         self._changed = asyncio.Event()
         self._begun_s = time.monotonic()
@@ -76,8 +76,8 @@ class Nodes:
             self._lose(node, "it is no longer a node of this cluster")
         self.nodes = {node.name: node for node in nodes}
         for node in nodes:
-            if not node.seen_s and node.endpoint.url in self._lists:
-                node.set_disk(self._lists[node.endpoint.url])
+            if not node.seen_s:
+                node.disk = self._saved.get(node.endpoint.url, {})
         self._changed.set()
 
     async def run(self) -> None:
@@ -112,11 +112,11 @@ class Nodes:
         for model in differing.keys() - self._differing:
             log.warning("%s", describe_differing(model, differing[model]))
         self._differing = {*differing}
-        disks = {node.endpoint.url: [*node.disk.values()] for node in self.nodes.values()}
-        lists = {url: Tags(models[:MAX_SAVED]) for url, models in disks.items()}
-        if self._file is None or lists == self._lists:
+        disks = {node.endpoint.url: node.disk for node in self.nodes.values()}
+        lists = {url: dict(islice(disk.items(), MAX_SAVED)) for url, disk in disks.items()}
+        if lists == self._saved:
             return
-        self._lists, data = lists, msgspec.json.encode(lists)
+        self._saved, data = lists, msgspec.json.encode(lists)
         try:
             async with self._saving:  # in order
                 await executors.upkeep.run(private.replace, self._file, data)
@@ -177,6 +177,12 @@ class Nodes:
         begins = time.monotonic() < self._begun_s + SILENT_S
         unheard = [node for node in away if begins and not node.seen_s]
         return [node for node in away if model in node.disk] or unheard
+
+    def list_equal(self, model: str, node: Node, only: Names | None) -> list[str]:
+        """Return which of the nodes `only` have the same model as a node."""
+        digest = node.disk[model].digest if model in node.disk else None
+        same = [name for name, one in self.find_copies(model).items() if one.digest == digest]
+        return [name for name in same if only is None or name in only]
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
