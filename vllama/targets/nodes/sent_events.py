@@ -41,7 +41,7 @@ class SentEvents:
         self.left = deque(bytes(self._kept).split(self.end)[:-1])
 
     def take(self, events: bytes) -> bytes:
-        """Return what is new of whole events. Raises Departed for what differs."""
+        """Return the new ones of whole events. Raises Departed for what differs."""
         while self.left and events:
             event, _, events = events.partition(self.end)
             if _VARYING.sub(rb"\1", event) != _VARYING.sub(rb"\1", self.left.popleft()):
