@@ -1,4 +1,4 @@
-"""A vllama behind a vllama: the engine gets the same request, so that a seed gives the same text."""
+"""A vllama behind a vllama: the engine gets the same request, so a seed gives the same text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def both(tmp_path_factory):
 @pytest.mark.parametrize("model", ["plain", "own"])
 @pytest.mark.parametrize(("path", "body"), CASES)
 def test_the_engine_is_asked_the_same(both, path, body, model):
-    behind, front = both
+    behind, _ = both
     seen = []
     for server in both:
         status, _, data = server.request("POST", path, body | {"model": model})

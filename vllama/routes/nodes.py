@@ -38,7 +38,7 @@ from vllama.routes.inference.demand import complete_name, find_prefix, read_aske
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
 from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
-from vllama.targets.nodes.forward import MISSING, Forward, NodeRefuses
+from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
 from vllama.targets.nodes.watch import Nodes
 
@@ -100,7 +100,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         name = choice.name if choice is not None else place
         if name is None and failure is not None:
             if isinstance(failure, NodeRefuses):
-                if failure.status == MISSING:
+                if failure.status == ModelNotFound.status:
                     refuse_unusable(nodes, given, only)
                 failure.pass_on()  # the other node was lost meanwhile, or lacks the model too
             elif answer is None:
@@ -150,7 +150,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
                 return True
             if not (may_move and isinstance(error, EngineError)):
                 raise
-            failure, may_move = error, error.status == MISSING
+            failure, may_move = error, error.status == ModelNotFound.status
             running.start_over()
         else:
             nodes.breakers.note_success(name)
@@ -186,10 +186,7 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
 
 
 def refuse_unusable(nodes: Nodes, given: str, only: Sequence[str] | None, lost: str = "") -> None:
-    """Raise Busy if nodes have the model that no other has, but get no requests now.
-
-    `lost` is one whose connection was lost a moment ago.
-    """
+    """Raise Busy if the nodes with the model get no requests now, or one was `lost` just now."""
     model = complete_name(given)
     away = {
         node.name: node.trouble or f"it is drained (vllama nodes undrain {node.name})"
@@ -302,7 +299,7 @@ async def _send(
         try:
             await answer.run(pool, body, may_refuse=may_refuse)
         finally:
-            if answer.status == MISSING:
+            if answer.status == ModelNotFound.status:
                 node.disk_changed.set()  # it has denied a model of its list
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 

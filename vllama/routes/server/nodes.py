@@ -49,10 +49,7 @@ class NodeRows(Struct, omit_defaults=True):
 
     nodes: Annotated[list[NodeRow], says("the nodes, by name")]
     here: Annotated[list[str], says("the models on the disk of this server")] = []
-    differing: Annotated[
-        dict[str, dict[str, str]],
-        says("the models that are not the same on all nodes: their digests, by node"),
-    ] = {}
+    differing: Annotated[dict[str, dict[str, str]], says("other digests of models, by node")] = {}
     choice: Annotated[NodeChoice | None, says("the node for the model that was asked for")] = None
 
 

@@ -18,7 +18,7 @@ import msgspec
 
 from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED, REPLAYS_HEADER, SEED_HEADER
 from vllama.base.clock import now_ns
-from vllama.base.errors import EngineError, UpstreamError, VllamaError
+from vllama.base.errors import EngineError, ModelNotFound, UpstreamError, VllamaError
 from vllama.chat.engine.events import Timings
 from vllama.chat.replay import Departed
 from vllama.chat.request import Usage
@@ -37,7 +37,6 @@ NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
     "transfer-encoding", "x-request-id", REPLAYS_HEADER,
 })  # fmt: skip
-MISSING = 404
 STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}  # an event's end by type
 TAIL_READS = 16
 """The reads at the end of a stream that are kept for its counts."""
@@ -151,7 +150,7 @@ class Forward:
             if self.status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it refuses the key")
             # 404: it has no model of its list
-            if may_refuse and (self.status >= 500 or self.status == MISSING):
+            if may_refuse and (self.status >= 500 or self.status == ModelNotFound.status):
                 raise NodeRefuses(pool.endpoint.title, self.status, self._finish)
             self._finish()
         finally:
