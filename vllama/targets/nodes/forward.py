@@ -123,11 +123,10 @@ class Forward:
         return is_lost and self.sent.is_complete
 
     async def run(self, pool: Upstream, body: bytes, *, may_refuse: bool = False) -> None:
-        """Send the request and its answer. Raises ClientGone, and what ended the answer.
+        """Send the request and its answer; called again, the rest of a stream that was lost.
 
-        A stream that may be resumed goes on if it is called again, or ends with Departed.
-        `may_refuse`: another node may answer in the place of one that answers with an error of its
-        own, which is raised as NodeRefuses then.
+        Raises ClientGone, Departed, and what ended the answer. `may_refuse`: another node may
+        answer in the place of one that has an error of its own, raised as NodeRefuses then.
         """
         request = self._request
         if request.status:
