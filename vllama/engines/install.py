@@ -179,7 +179,7 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
     changed = replace(
         wheels,
         download_bytes=size,
-        disk_bytes=min(usual * size // wheels.download_bytes, usual + 6 * more // 5),
+        disk_bytes=min(usual * size // wheels.download_bytes, usual + max(0, 6 * more // 5)),
         note="; ".join(filter(None, notes)),
     )
     return replace(offer, wheels=changed, measured=True)
