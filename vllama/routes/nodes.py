@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -40,7 +40,7 @@ from vllama.routes.sign_of_life import fail_stream, show_life
 from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
 from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
-from vllama.targets.nodes.watch import Nodes
+from vllama.targets.nodes.watch import Names, Nodes
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
@@ -88,7 +88,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     if asked.previous_response_id:  # only the server that has stored it can go on from it
         place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
     require_node(nodes, place)
-    only: Sequence[str] | None = find_pins(gateway, given)
+    only: Names | None = find_pins(gateway, given)
     if route.is_free is not None and await route.is_free(request):
         check_model(given, model)
         await unload_on_all(gateway, nodes, request, model, body)
@@ -101,10 +101,10 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         if name is None and failure is not None:
             if isinstance(failure, NodeRefuses):
                 if failure.status == ModelNotFound.status:
-                    refuse_unusable(nodes, given, only)
+                    refuse_away(nodes, given, only)
                 failure.pass_on()  # the other node was lost meanwhile, or lacks the model too
             elif answer is None:
-                refuse_unusable(nodes, given, only, lost=tried[-1])
+                refuse_away(nodes, given, only, {tried[-1]: failure.message.partition(": ")[2]})
             else:
                 fail_stream(request, route.dialect, failure)
             return True
@@ -161,13 +161,13 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
 
 async def refuse_missing(
     gateway: Gateway, request: Request, route: Route, given: str,
-    local: NodeView | None, only: Sequence[str] | None,
+    local: NodeView | None, only: Names | None,
 ) -> None:  # fmt: skip
     """Raise why no node may answer for a model; return if the handler here is to say so."""
     nodes, model = gateway.nodes, complete_name(given)
     assert nodes is not None
     if route.kind is not RouteKind.WRITES or request.method == "DELETE":
-        refuse_unusable(nodes, given, only)
+        refuse_away(nodes, given, only)
     if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
         raise ModelNotFound(given, hint=f"its settings allow only {', '.join(only)}")
     await refuse_own(gateway, route, given)
@@ -185,20 +185,20 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
         raise ModelNotFound(given, hint="this server starts no engine (--no-local)")
 
 
-def refuse_unusable(nodes: Nodes, given: str, only: Sequence[str] | None, lost: str = "") -> None:
-    """Raise Busy if the nodes with the model get no requests now, or one was `lost` just now."""
+def refuse_away(nodes: Nodes, given: str, only: Names | None, lost: Mapping[str, str] = {}) -> None:
+    """Raise Busy if the nodes with the model get no requests now, or were just `lost`: why."""
     model = complete_name(given)
     away = {
         node.name: node.trouble or f"it is drained (vllama nodes undrain {node.name})"
         for node in nodes.list_away(model)
         if only is None or node.name in only
     }
-    away |= {lost: "its connection was lost"} if lost else {}
+    away |= lost
     if not away:
         return
     name, reason = next(iter(away.items()))
     told = f"only the node '{name}' {'has' if only is None else 'may serve'} it, and {reason}"
-    if name != lost and model not in nodes.nodes[name].disk:
+    if not lost and model not in nodes.nodes[name].disk:
         told = f"the node '{name}', which may have it, has not answered yet"
     elif len(away) > 1:
         told = f"none of its nodes can answer: {'; '.join(map(': '.join, away.items()))}"
@@ -243,7 +243,7 @@ async def choose_now(gateway: Gateway, model: str) -> ChosenNode | None:
     only = find_pins(gateway, model)
     choice = gateway.nodes.choose(complete_name(model), None, local, only=only)
     if choice is None:
-        refuse_unusable(gateway.nodes, model, only)
+        refuse_away(gateway.nodes, model, only)
     return choice
 
 
