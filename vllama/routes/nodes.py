@@ -145,7 +145,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
                     return True
                 answer, local, only = forward, None, nodes.list_equal(model, node, only)
                 continue
-            if isinstance(failure, NodeRefuses) and not isinstance(error, NodeRefuses):
+            if isinstance(failure, NodeRefuses) and not may_move:
                 failure.pass_on()  # the other node is lost, which was not known yet
                 return True
             if not (may_move and isinstance(error, EngineError)):
