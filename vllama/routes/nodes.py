@@ -118,6 +118,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         if choice is not None:
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
+        gateway.meter.admit(running, model)
         others = nodes.list_usable(model, local, [*tried, name], only)
         has_other = choose_node([one for one in others if not one.fails]) is not None
         node = nodes.nodes[name]
