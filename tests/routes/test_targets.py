@@ -21,7 +21,7 @@ pytestmark = pytest.mark.slow
 HELLO = "hello"
 TOKENS = [f"{number} " for number in range(6)]
 USAGE = {"prompt_tokens": 1, "total_tokens": 1}
-FAULTS = ["500", "503", "429", "garbage", "closes", "hangs", "stalls"]
+FAULTS = ["500", "503", "429", "404", "proxy", "garbage", "closes", "hangs", "stalls"]
 FIRST_BYTE_FAULTS = [fault for fault in FAULTS if fault != "stalls"]
 
 
@@ -55,6 +55,10 @@ class Equal:
             case "500" | "503" | "429":
                 headers = {"Retry-After": self.retry_after} if self.fault == "429" else {}
                 return int(self.fault), headers, {"error": {"message": "it fails"}}
+            case "404":
+                return 404, {}, {"error": {"message": "The model `m` does not exist."}}
+            case "proxy":
+                return 404, {"Content-Type": "text/plain"}, b"404 page not found\n"
             case "garbage":
                 return 200, {"Content-Type": "text/html"}, b"<html>an error</html>"
             case "closes":
@@ -185,6 +189,23 @@ def test_a_failing_one_gets_no_requests_until_a_probe_succeeds(three, fault):
     faulty.recover()
     until(lambda: ask(server, next(numbers))[1] == "u0:m")
     assert "cause" not in server.get("/api/ps")["models"][0]
+
+
+def test_a_model_that_only_one_still_has_is_found_there(three):
+    server, equals = three
+    for number, last in enumerate((*equals, None)):
+        for each in equals:
+            each.fault = "" if each is last else "404"
+        if last is not None:
+            until(lambda: ask(server, 0)[0] == "answered")  # a probe has found it well
+            assert ask_many(server, 20).count("answered") == 20
+            continue
+        for path in ("/api/chat", "/v1/chat/completions", "/v1/messages", "/v1/responses"):
+            talk = [{"role": "user", "content": f"{HELLO} {number}"}]
+            body = {"messages": talk, "input": HELLO, "max_tokens": 9}
+            for model in ("m", "chained"):
+                status, _, data = server.request("POST", path, body | {"model": model})
+                assert status == 404, (path, model, data)
 
 
 def test_one_that_is_busy_is_left_alone_as_long_as_it_asks(three):

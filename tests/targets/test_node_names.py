@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from functools import partial
+from pathlib import Path
 
 import pytest
 
@@ -81,7 +82,9 @@ async def until(holds: Callable[[], object]) -> None:
 async def test_nodes_follow_their_name() -> None:
     async with DnsServer() as server:
         look_up = partial(find_nodes, resolver=server.resolver)
-        nodes = Nodes(Upstreams(), local=None, key="k", look_up=look_up, refresh_s=0.02)
+        nodes = Nodes(
+            Upstreams(), local=None, key="k", file=Path("/none"), look_up=look_up, refresh_s=0.02
+        )
         nodes.use(["dns+http://nodes:1", "http://box:1"])
         running = asyncio.create_task(nodes.run())
         await until(lambda: "lists no node" in str(nodes.name_troubles))

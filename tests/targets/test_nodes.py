@@ -138,7 +138,7 @@ def test_what_no_dialect_can_read_is_a_bad_request(body) -> None:
 
 @in_loop
 async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
-    nodes = Nodes(UPSTREAMS, local=None, key="k")
+    nodes = Nodes(UPSTREAMS, local=None, key="k", file=Path("/none"))
 
     async def list_followed() -> set[str]:
         for _ in range(3):
@@ -160,7 +160,7 @@ async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
 
 
 def test_a_node_keeps_no_name_that_it_would_not_be_given_now() -> None:
-    nodes = Nodes(UPSTREAMS, local=None, key="k")
+    nodes = Nodes(UPSTREAMS, local=None, key="k", file=Path("/none"))
     nodes.use(["http://box:1"])
     first = nodes.nodes["box"]
     nodes.use(["http://box:1", "http://other:1"])

@@ -226,7 +226,7 @@ class EngineCrashed(EngineError):
 
 
 class UpstreamError(EngineError):
-    """The engine answered a request with an error.
+    """The engine answered a request with an error, with 404 if it lacks a model of its list.
 
     `code` is the engine's own word for it, `headers` those of its answer that clients go by.
     """

@@ -174,10 +174,12 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
     size, notes = found.size_bytes, [wheels.note]
     if found.usual_torch:
         notes.append("PyTorch's own index cannot be reached: its usual build may be larger")
+    usual, more = wheels.disk_bytes, size - wheels.download_bytes
+    # what is more than usual are CUDA's libraries, which wheels hardly compress (2.0 GB are 2.4)
     changed = replace(
         wheels,
         download_bytes=size,
-        disk_bytes=wheels.disk_bytes * size // wheels.download_bytes,
+        disk_bytes=min(usual * size // wheels.download_bytes, usual + max(0, 6 * more // 5)),
         note="; ".join(filter(None, notes)),
     )
     return replace(offer, wheels=changed, measured=True)

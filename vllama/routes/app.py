@@ -14,10 +14,18 @@ import math
 import time
 from functools import partial
 from html import escape
+from random import Random
 
 from msgspec import json
 
-from vllama.accounts.keys.key import CLIENT_HEADER, ApiKey, Scope, act_for, act_for_user
+from vllama.accounts.keys.key import (
+    CLIENT_HEADER,
+    SEED_HEADER,
+    ApiKey,
+    Scope,
+    act_for,
+    act_for_user,
+)
 from vllama.accounts.keys.ring import check_scopes, current_key
 from vllama.base.audit import OWNER, actor
 from vllama.base.clock import now_ns
@@ -32,6 +40,7 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.log_context import Outcome, Trace, model, requested, trace
+from vllama.chat.engine.fields import seeds
 from vllama.chat.engine.request_fields import may_send_code, may_use_engine
 from vllama.dialects.events import EndedRow
 from vllama.net.http.request import CLIENT_CLOSED, ClientGone, Request
@@ -155,6 +164,10 @@ class App:
         may_send_code.set(
             starting.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)
         )
+        if key is not None and Scope.NODE not in key.scopes:
+            request.headers.pop(SEED_HEADER, None)  # only a head may choose ids of responses
+        if seed := request.header(SEED_HEADER):
+            seeds.set(Random(seed))
         may_use_engine.set(key is not None and key.allows(Scope.ENGINE))
         trace.set(Trace(request.id, running.id))
         self._stages.began(running)

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+MISSING = ModelNotFound.status  # here, or at the server of a link
 FIRST_TOKEN_S = 30.0
 LATER_FACTOR = 10
 """How much longer each attempt may take once every link has been tried."""
@@ -114,7 +115,7 @@ class Chain:
             again = [
                 link
                 for link, error in self._failures.items()
-                if not isinstance(error, BadRequest | ModelNotFound | NoPlan)
+                if not (isinstance(error, BadRequest | NoPlan) or error.status == MISSING)
             ]
             if not again:
                 break
@@ -256,7 +257,7 @@ async def find_model(catalog: Catalog, name: str, text: str = "model '{}' not fo
 def make_error(name: str, failures: dict[str, VllamaError]) -> VllamaError:
     """Return the error of a request that nothing has answered."""
     first = next(iter(failures.values()))
-    if all(isinstance(error, BadRequest | ModelNotFound) for error in failures.values()):
+    if all(isinstance(x, BadRequest) or x.status == MISSING for x in failures.values()):
         return first
     words = [f"{link or 'here'}: {error.message}" for link, error in failures.items()]
     return ChainFailed(

@@ -6,9 +6,10 @@ of the nodes, which is reached without a hop. Imported only where there are node
 
 from __future__ import annotations
 
+import logging
 import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,7 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.units import rfc3339_local
+from vllama.chat.replay import Departed
 from vllama.chat.request import Call
 from vllama.dialects.events import ModelRow
 from vllama.dialects.ollama.answer_types import LoadedModel, LocalModel
@@ -35,15 +37,17 @@ from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
-from vllama.targets.nodes.choose import ChosenNode, NodeView
+from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
 from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
-from vllama.targets.nodes.watch import Nodes
+from vllama.targets.nodes.watch import Names, Nodes
 
 if TYPE_CHECKING:
     from vllama.routes.context import Gateway
     from vllama.routes.recording.running import RunningRequest
 
+
+log = logging.getLogger(__name__)
 
 LOST_RETRY_S = 5.0
 UNLOAD_LIMIT_S = 5.0
@@ -58,9 +62,10 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     """Let another node answer a request about a model, if one is chosen; return whether it has.
 
     A node that is lost before its first byte, or answers with an error of its own, is replaced
-    once, unless the request is about the files of that very node. What a head has sent is answered
-    here, so that heads which name each other do not send a request round and round. Raises what no
-    other node could help with.
+    once, unless the request is about the files of that very node; one that denies a model of its
+    list, by all others in turn. A stream whose node is lost goes on at a node with the same model
+    (`targets.nodes.sent_events`). What a head has sent is answered here, so that heads which name
+    each other do not send a request round and round. Raises what no other node could help with.
     """
     nodes, route = gateway.nodes, running.route
     assert nodes is not None
@@ -83,20 +88,27 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
     if asked.previous_response_id:  # only the server that has stored it can go on from it
         place = nodes.find_known(STORED, asked.previous_response_id) or nodes.local
     require_node(nodes, place)
-    only = find_pins(gateway, given)
+    only: Names | None = find_pins(gateway, given)
     if route.is_free is not None and await route.is_free(request):
         check_model(given, model)
         await unload_on_all(gateway, nodes, request, model, body)
-    failure, tried = None, ""
+    failure: VllamaError | None = None
+    answer: Forward | None = None  # a stream that has begun
+    tried, may_move = list[str](), place is None
     while True:
         choice = nodes.choose(model, prefix, local, tried, only) if place is None else None
         name = choice.name if choice is not None else place
+        if name is None and failure is not None:
+            if isinstance(failure, NodeRefuses):
+                if failure.status == ModelNotFound.status:
+                    refuse_away(nodes, given, only)
+                failure.pass_on()  # the other node was lost meanwhile, or lacks the model too
+            elif answer is None:
+                refuse_away(nodes, given, only, {tried[-1]: failure.message.partition(": ")[2]})
+            else:
+                fail_stream(request, route.dialect, failure)
+            return True
         if name is None:
-            if isinstance(failure, NodeRefuses):  # the other node was lost meanwhile
-                failure.pass_on()
-                return True
-            if failure is not None:
-                raise failure
             await refuse_missing(gateway, request, route, given, local, only)
             return False
         if name == nodes.local:
@@ -107,26 +119,39 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         gateway.meter.admit(running, model)
-        is_first = place is None and failure is None
-        may_refuse = is_first and nodes.has_other(model, name, local, only)
+        others = nodes.list_usable(model, local, [*tried, name], only)
+        has_other = choose_node([one for one in others if not one.fails]) is not None
         node = nodes.nodes[name]
+        if answer is not None:
+            log.info("%s: node %s was lost; response resumes on %s", model, tried[-1], name)
+            gateway.metrics.resumed.add((model,))
+            running.resumed += 1
+        forward = answer or Forward(request, name_client(running.access))
         try:
             with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
-                stored = await _send(gateway, node, request, running, model, body, may_refuse)
+                stored = await _send(
+                    gateway, node, forward, running, model, body, may_move and has_other
+                )
         except VllamaError as error:
-            if isinstance(error, EngineError):
+            tried.append(name)
+            if isinstance(error, EngineError) and not isinstance(error, Departed):
                 gateway.metrics.node_errors.add((name,))
                 if not isinstance(error, NodeRefuses):
                     nodes.breakers.note_failure(name)
             if request.status:
-                fail_stream(request, route.dialect, error)
-                return True
-            if isinstance(failure, NodeRefuses) and not isinstance(error, NodeRefuses):
+                failure = failure if isinstance(error, Departed) and failure else error
+                most = gateway.in_use.config.resume if forward.may_resume(error) else 0
+                if place is not None or running.resumed >= most or gateway.stopping:
+                    fail_stream(request, route.dialect, failure)
+                    return True
+                answer, local, only = forward, None, nodes.list_equal(model, node, only)
+                continue
+            if isinstance(failure, NodeRefuses) and not may_move:
                 failure.pass_on()  # the other node is lost, which was not known yet
                 return True
-            if not (is_first and isinstance(error, EngineError)):
+            if not (may_move and isinstance(error, EngineError)):
                 raise
-            failure, tried = error, name
+            failure, may_move = error, error.status == ModelNotFound.status
             running.start_over()
         else:
             nodes.breakers.note_success(name)
@@ -137,13 +162,13 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
 
 async def refuse_missing(
     gateway: Gateway, request: Request, route: Route, given: str,
-    local: NodeView | None, only: Sequence[str] | None,
+    local: NodeView | None, only: Names | None,
 ) -> None:  # fmt: skip
     """Raise why no node may answer for a model; return if the handler here is to say so."""
     nodes, model = gateway.nodes, complete_name(given)
     assert nodes is not None
     if route.kind is not RouteKind.WRITES or request.method == "DELETE":
-        refuse_unusable(nodes, given, model)
+        refuse_away(nodes, given, only)
     if only is not None and (local or any(node.has(model) for node in nodes.list_up())):
         raise ModelNotFound(given, hint=f"the model's settings allow only {', '.join(only)}")
     await refuse_own(gateway, route, given)
@@ -161,15 +186,24 @@ async def refuse_own(gateway: Gateway, route: Route, given: str) -> None:
         raise ModelNotFound(given, hint="this server does not start engines (--no-local)")
 
 
-def refuse_unusable(nodes: Nodes, given: str, model: str) -> None:
-    """Raise Busy if a node has the model that no other has, but gets no requests now."""
-    node = nodes.find_unusable(model)
-    if node is not None:
-        reason = node.trouble or f"it is drained (vllama nodes undrain {node.name})"
-        told = f"only node '{node.name}' has it, and {reason}"
-        if model not in node.disk:
-            told = f"node '{node.name}' may have it but has not responded yet"
-        raise Busy(f"cannot use '{given}' now: {told}", retry_after_s=LOST_RETRY_S)
+def refuse_away(nodes: Nodes, given: str, only: Names | None, lost: Mapping[str, str] = {}) -> None:
+    """Raise Busy if the nodes with the model get no requests now, or were just `lost`: why."""
+    model = complete_name(given)
+    away = {
+        node.name: node.trouble or f"it is drained (vllama nodes undrain {node.name})"
+        for node in nodes.list_away(model)
+        if only is None or node.name in only
+    }
+    away |= lost
+    if not away:
+        return
+    name, reason = next(iter(away.items()))
+    told = f"only node '{name}' {'has' if only is None else 'may serve'} it, and {reason}"
+    if not lost and model not in nodes.nodes[name].disk:
+        told = f"node '{name}' may have it but has not responded yet"
+    elif len(away) > 1:
+        told = f"none of its nodes can respond: {'; '.join(map(': '.join, away.items()))}"
+    raise Busy(f"cannot use '{given}' now: {told}", retry_after_s=LOST_RETRY_S)
 
 
 def require_node(nodes: Nodes, name: str | None) -> None:
@@ -198,7 +232,8 @@ async def _forward_stored(
     if name is None or name not in nodes.nodes:
         return False
     require_node(nodes, name)
-    await _send(gateway, nodes.nodes[name], request, running, "", await request.body())
+    forward = Forward(request, name_client(running.access))
+    await _send(gateway, nodes.nodes[name], forward, running, "", await request.body())
     return True
 
 
@@ -209,7 +244,7 @@ async def choose_now(gateway: Gateway, model: str) -> ChosenNode | None:
     only = find_pins(gateway, model)
     choice = gateway.nodes.choose(complete_name(model), None, local, only=only)
     if choice is None:
-        refuse_unusable(gateway.nodes, model, complete_name(model))
+        refuse_away(gateway.nodes, model, only)
     return choice
 
 
@@ -251,18 +286,22 @@ def find_place(
 async def _send(
     gateway: Gateway,
     node: Node,
-    request: Request,
+    answer: Forward,
     running: RunningRequest,
     model: str,
     body: bytes,
     may_refuse: bool = False,
 ) -> str | None:
     """Forward a request; return the id of the response that the node has stored, if it has."""
-    answer = Forward(request, name_client(running.access))
     running.model, running.is_running = model, True
-    running.follow(answer, answer.tally)
+    if not running.answers:  # else it goes on
+        running.follow(answer, answer.tally)
     with gateway.upstreams.use_pool(node.endpoint) as pool, node.counts(model):
-        await answer.run(pool, body, may_refuse=may_refuse)
+        try:
+            await answer.run(pool, body, may_refuse=may_refuse)
+        finally:
+            if answer.status == ModelNotFound.status:
+                node.disk_changed.set()  # it has denied a model of its list
     return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
 
 

@@ -328,6 +328,7 @@ def make_nodes(config: Config, upstreams: Upstreams) -> Nodes:
         local=None if config.no_local else HERE,
         key=read_node_key(config),
         certificates=str(config.node_certs) if config.node_certs else "",
+        file=config.data_dir / "nodes.json",
     )
 
 

@@ -107,6 +107,7 @@ def describe_failure(error: VllamaError) -> str:
     """Return the public part of a failure: nothing that an upstream wrote."""
     if isinstance(error, UpstreamError):
         return {
+            404: "it lacks the model (404)",
             429: "it is busy (429)",
             503: "it is busy (503)",
             504: "it generated no token in time",

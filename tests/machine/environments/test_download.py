@@ -9,6 +9,7 @@ import sys
 import threading
 import zipfile
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
@@ -113,6 +114,9 @@ def test_an_offer_says_the_true_size(tmp_path: Path, environ: dict[str, str]) ->
     assert "  download  about 10 B" in describe_offer(offer)
     told = measure_offer(offer, environ)
     assert "  download  52 KB" in describe_offer(told), describe_offer(told)
-    assert told.wheels.disk_bytes == 2 * told.wheels.download_bytes  # as the recipe's figures are
+    size = told.wheels.download_bytes
+    assert told.wheels.disk_bytes == 20 + 6 * (size - 10) // 5  # more than usual hardly shrinks
+    larger = replace(offer, wheels=replace(offer.wheels, download_bytes=2 * size))
+    assert measure_offer(larger, environ).wheels.disk_bytes == 10  # half the recipe's, as of both
     environ["UV_DEFAULT_INDEX"] = "http://127.0.0.1:1/simple"
     assert measure_offer(offer, environ) == offer

@@ -25,6 +25,10 @@ USER_HEADERS = (b"x-forwarded-email", b"x-forwarded-user")
 MAX_USER = 254  # characters of an address, RFC 5321
 FORWARDED = b"x-vllama-forwarded"
 """Marks what the head of a cluster asks: whoever gets it answers for itself."""
+SEED_HEADER = b"x-vllama-seed"
+"""With it a head asks several nodes for one response: of the same seeds, with the same ids."""
+REPLAYS_HEADER = "x-vllama-replays"
+"""With it a node names model, engine and build, of which others give an equal response."""
 MAX_PRIORITY = 100
 SHOWN_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12

@@ -8,8 +8,9 @@ docs/reference/engines.md#llama-cpp-python-requests, #llama-cpp-python.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
+from contextvars import ContextVar
+from random import Random, SystemRandom
 from typing import Any
 
 from vllama.base.errors import BadRequest, CapabilityMissing
@@ -21,6 +22,8 @@ from vllama.chat.schema import check_schema
 from vllama.chat.templates.template_style import template_switches
 
 _INT32_MAX = 2**31 - 1
+seeds: ContextVar[Random] = ContextVar("seeds")
+"""Source of the running request's random seeds; that of a head's request gives the same again."""
 
 LIMITS: Mapping[str, tuple[float, float]] = {
     "temperature": (0.0, 1e6),
@@ -119,7 +122,7 @@ def mask_seed(seed: int, traits: Traits) -> int | None:
 def put_seed(body: dict[str, Any], seed: int, traits: Traits) -> None:
     """Send a seed; a random one is chosen here if the engine may be asked for the answer again."""
     if seed == -1 and traits.replays:
-        seed = secrets.randbits(31)
+        seed = seeds.get(SystemRandom()).getrandbits(31)
     masked = mask_seed(seed, traits)
     if masked is not None and "seed" in traits.parameters:
         body[traits.parameters["seed"]] = masked

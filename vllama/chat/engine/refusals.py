@@ -48,7 +48,7 @@ _TAGS = re.compile(r"<(style|script)\b[^<>]*+>[^<]*+|<[^<>]*+>", re.IGNORECASE)
 _THROWN = re.compile(r"(?:Field ('[a-z0-9_.]{1,80}+'): )?\[json\.exception\.[a-z0-9_.]{1,40}+\] ")
 
 _BUSY = {429: 429, 503: 503, 529: 503}  # 529: Anthropic's, "overloaded"
-_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: the engine's own, not a missing model of ours
+_CLIENT_FAULTS = (400, 404, 413, 415, 422)  # 404: it lacks the route
 
 
 def clean_engine_error(
@@ -56,6 +56,7 @@ def clean_engine_error(
 ) -> VllamaError:
     """Turn an engine's error reply into ours: what the client did wrong is a BadRequest.
 
+    A missing model is the engine's failure: its list had it. So is a proxy's page without JSON.
     A 5xx that reports a validation is the client's fault as well (llama.cpp's Python server).
     Clients are told what it says of when to come again.
     """
@@ -76,6 +77,8 @@ def clean_engine_error(
     if _VALIDATION.search(message):
         return BadRequest(_validation(message))
     text = clean_text(message)
+    if status == 404 and ("model" in lowered or not body.lstrip().startswith((b"{", b"["))):
+        return UpstreamError(text or "the server answers with status 404", status=404)
     if status in _CLIENT_FAULTS:
         refused = BadRequest(text or f"the engine rejected the request with status {status}")
         refused.status = 413 if status == 413 else 400

@@ -13,6 +13,7 @@ from vllama.base.units import format_amount as in_memory
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say, say_aside, show_json, show_table
+from vllama.targets.nodes.choose import describe_differing
 
 if TYPE_CHECKING:
     from vllama.cli.client import Client
@@ -79,6 +80,8 @@ def list_nodes(
     for row in reply["nodes"]:
         if row["trouble"]:
             say_aside(f"{row['name']}: {row['trouble']}")
+    for name, digests in reply.get("differing", {}).items():
+        say_aside(describe_differing(name, digests))
     if choice := reply.get("choice"):
         say_aside(f"{model} runs on {choice['name']}: {choice['reason']}")
 

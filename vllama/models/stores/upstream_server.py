@@ -19,6 +19,7 @@ from typing import Any
 import msgspec
 
 from vllama.base.errors import SourceError
+from vllama.chat.request import Sampling
 from vllama.models.headers.chat_templates import read_template_capabilities
 from vllama.models.limits import MOST_JSON_BYTES, decode_json, decode_object
 from vllama.models.names.ref import add_default_tag
@@ -232,6 +233,9 @@ def _read_shown(shown: Mapping[str, Any]) -> ModelInfo:
     named = {str(word) for word in words} if isinstance(words, list) else set()
     known = frozenset(each for each in Capability if each.value in named)
     level = details.get("quantization_level")
+    # its `/v1` has OpenAI's values of these for requests without, and not its model's
+    usual = {name: getattr(Sampling(), name) for name in ("temperature", "top_p")}
+    own = re.findall(r"(?m)^(temperature|top_p) +([0-9.]+)$", str(shown.get("parameters")))
     return ModelInfo(
         architecture=arch,
         parameter_count=_number(metadata.get("general.parameter_count")),
@@ -240,6 +244,7 @@ def _read_shown(shown: Mapping[str, Any]) -> ModelInfo:
         embedding_length=_number(metadata.get(f"{arch}.embedding_length")),
         capabilities=known or ANYTHING,
         metadata=metadata,
+        sampling={**usual, **{name: float(value) for name, value in own}},
     )
 
 

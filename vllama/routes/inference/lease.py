@@ -21,6 +21,7 @@ from vllama.base.errors import (
     BadRequest,
     EngineCrashed,
     EngineError,
+    ModelNotFound,
     TemplateRefused,
     UpstreamError,
     VllamaError,
@@ -258,10 +259,10 @@ class _Work:
         if unsent or late:
             await self.renew_lease(pause_s)
             return
-        # another target may have the request, once: no byte of an answer has been sent
+        # no byte was sent: another target may have it, once, or each where the model is gone
         if self.has_moved or isinstance(error, AnswerTooLarge) or not scheduler.has_other(failed):
             raise error from None
-        self.has_moved = True
+        self.has_moved |= error.status != ModelNotFound.status
         scheduler.release(failed)
         running.start_over()
         await self.take(scheduler.acquire(*self.wanted, running.flow))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from vllama.accounts.keys.key import REPLAYS_HEADER, SEED_HEADER
 from vllama.routes.chain import current
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.stage import Stage
@@ -33,6 +34,9 @@ class ServedBy(Stage):
                 server = f"{name}:{model}" if name else f"{lease.endpoint.url}#{model}"
             request.set_header(SERVED_BY_HEADER, request.mask(server.encode()).decode())
         load, plan = wanted.need.load, lease.instance.plan
+        if plan and lease.traits.replays and SEED_HEADER in request.headers:
+            build = f"{wanted.bundle.digest} {plan.engine} {plan.installation.version}"
+            request.set_header(REPLAYS_HEADER, build)
         if load.num_ctx is not None and load.num_ctx > lease.traits.context_length:
             request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
         if plan and load.num_gpu not in (None, plan.settings.gpu_layers):

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 from msgspec.structs import replace
 
+from vllama.accounts.keys.key import SEED_HEADER
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.chat.inspect import WholeReader
@@ -167,8 +168,9 @@ async def ask_whole(
 
 
 def make_seed(request: Request) -> str:
-    """Return 24 hexadecimal digits that are this request's own."""
-    return hashlib.blake2b(request.number.encode(), digest_size=12).hexdigest()
+    """Return 24 hexadecimal digits that are this request's own, on all nodes of a head."""
+    number = request.headers.get(SEED_HEADER) or request.number.encode()
+    return hashlib.blake2b(number, digest_size=12).hexdigest()
 
 
 async def find_v1_model(gateway: Gateway, name: str | None) -> Entry:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
+from vllama.accounts.keys.key import SEED_HEADER
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import encode_json
 from vllama.dialects.openai.read import read_chat
@@ -25,7 +26,7 @@ from vllama.dialects.responses.read import continue_from, parse_responses
 from vllama.dialects.responses.request_types import ResponsesBody
 from vllama.dialects.responses.write import ResponsesWriter
 from vllama.net.http.request import Request
-from vllama.routes.openai.common import find_v1_model, read_truncate, relay_blocks
+from vllama.routes.openai.common import find_v1_model, make_seed, read_truncate, relay_blocks
 from vllama.routes.prompts.prepare import check_request
 from vllama.routes.response_store import Exchange
 from vllama.routes.route import Dialect, Framing, Parameter, Route, RouteKind, Stream, Task
@@ -39,7 +40,8 @@ RESPONSES, INPUT_ITEMS, CANCEL = "/v1/responses/", "/input_items", "/cancel"
 async def responses(gateway: Gateway, request: Request) -> None:
     """Continue a conversation, with typed items and events."""
     asked = parse_responses(await request.body())
-    store, owner, seed = gateway.responses, gateway.running.of(request).owner, secrets.token_hex(12)
+    store, owner = gateway.responses, gateway.running.of(request).owner
+    seed = make_seed(request) if SEED_HEADER in request.headers else secrets.token_hex(12)
     earlier = await store.chain(asked.previous, owner) if asked.previous else []
     given: Any = asked.input
     items = [item for record in earlier for item in record.items]

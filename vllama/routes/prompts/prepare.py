@@ -118,6 +118,9 @@ def check_request(entry: Entry, asked: ChatRequest, what: str) -> CheckedRequest
     sampling, load = entry.options(asked.options)
     # a server elsewhere has defaults of its own, and so may a model's files
     known = asked.assumed if entry.bundle.upstream is not None else entry.own_sampling
+    if entry.bundle.upstream is not None:
+        theirs = sampling.own.intersection(asked.assumed)
+        sampling = replace(sampling, left_out=sampling.left_out | theirs)
     assumed = {name: x for name, x in asked.assumed.items() if name not in known}
     if given := {**assumed, **asked.parameters}:
         left = (sampling.left_out.difference(given), sampling.own.difference(given))

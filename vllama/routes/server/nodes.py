@@ -49,6 +49,7 @@ class NodeRows(Struct, omit_defaults=True):
 
     nodes: Annotated[list[NodeRow], says("cluster nodes, by name")]
     here: Annotated[list[str], says("models on this server's disk")] = []
+    differing: Annotated[dict[str, dict[str, str]], says("other digests of models, by node")] = {}
     choice: Annotated[NodeChoice | None, says("node for the requested model")] = None
 
 
@@ -56,7 +57,7 @@ async def list_nodes(gateway: Gateway, request: Request) -> None:
     """List the cluster nodes; with `model`, also return the node for it."""
     nodes = gateway.nodes
     rows = [describe_node(node) for node in nodes.nodes.values()] if nodes is not None else []
-    answer = NodeRows(rows)
+    answer = NodeRows(rows, differing=nodes.find_differing() if nodes is not None else {})
     if nodes is not None and nodes.local is not None:
         models = await executors.disk.run(gateway.catalog.library.list)
         answer.here = sorted(model.name for model in models)

@@ -6,7 +6,7 @@ docs/guide/cluster.md; ties go by name, so that the same state gives the same ch
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 ROOM = 1.2
@@ -84,3 +84,9 @@ def _room(node: NodeView) -> float:
     """Return the less, the better: GPU before RAM, then the most free memory."""
     kind = node.fits
     return -(kind * 2.0**60 + node.free[0 if kind == 2 else 1])
+
+
+def describe_differing(model: str, digests: Mapping[str, str]) -> str:
+    """Return the sentence that a model is not the same on all nodes."""
+    told = ", ".join(f"{digest[:12]} on {node}" for node, digest in digests.items())
+    return f"{model} differs between nodes: {told}"

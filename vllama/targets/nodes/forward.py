@@ -1,8 +1,8 @@
 """A request sent on to a node as it is, and the node's answer sent back without being read.
 
-Only the end of an answer is read, for its counts of tokens. A stream is passed on line by line, so
-that an error can follow the last whole line; any other answer is collected first, so that another
-node can still give it.
+Only the end of an answer is read, for its counts of tokens. A stream is passed on event by event,
+so that an error, or what another node goes on with, can follow the last whole one; any other answer
+is collected first, so that another node can still give it.
 """
 
 from __future__ import annotations
@@ -10,31 +10,34 @@ from __future__ import annotations
 import asyncio
 import math
 import re
+import secrets
 from collections import deque
 from collections.abc import Callable, Mapping
 
 import msgspec
 
-from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED
+from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED, REPLAYS_HEADER, SEED_HEADER
 from vllama.base.clock import now_ns
-from vllama.base.errors import EngineError, UpstreamError, VllamaError
+from vllama.base.errors import EngineError, ModelNotFound, UpstreamError, VllamaError
 from vllama.chat.engine.events import Timings
+from vllama.chat.replay import Departed
 from vllama.chat.request import Usage
 from vllama.net.http.framing import FRAME_WITHIN
 from vllama.net.http.request import DETACH_HEADER, ClientGone, Request
 from vllama.net.upstream.connection import Connection, FastPath
 from vllama.net.upstream.pool import Upstream
+from vllama.targets.nodes.sent_events import SentEvents
 
 NOT_PASSED = frozenset({
     b"accept-encoding", b"authorization", b"connection", b"content-length", b"cookie", b"expect",
     b"host", b"keep-alive", b"origin", b"te", b"trailer", b"transfer-encoding", b"upgrade",
-    b"x-api-key", b"x-request-id", CLIENT_HEADER, DETACH_HEADER, FORWARDED,
+    b"x-api-key", b"x-request-id", CLIENT_HEADER, DETACH_HEADER, FORWARDED, SEED_HEADER,
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
-    "transfer-encoding", "x-request-id",
+    "transfer-encoding", "x-request-id", REPLAYS_HEADER,
 })  # fmt: skip
-STREAMS = ("application/x-ndjson", "text/event-stream")
+STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}  # an event's end by type
 TAIL_READS = 16
 """The reads at the end of a stream that are kept for its counts."""
 PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n")
@@ -96,41 +99,58 @@ class Forward:
 
     def __init__(self, request: Request, client: str) -> None:
         """`client` is the client's key, as `name_client` names it."""
-        self._request, self._client = request, client
+        self._request = request
+        seed = secrets.token_hex(12)
+        self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: seed}
         self._connection: Connection | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._status = 0
+        self.status = 0
         self._headers: dict[str, str] = {}
-        self._streams = False
+        self.sent = SentEvents()
         self._parts: list[bytes] = []
-        self.rest = b""  # a line that has not ended
+        self.rest = b""  # an event that has not ended
         self._error: VllamaError | None = None
         self.tally = ForwardTally()
 
-    is_waiting = False  # a node goes on by itself
+    @property
+    def is_waiting(self) -> bool:
+        """True while another node makes again what the client has."""
+        return bool(self.sent.left)
+
+    def may_resume(self, error: VllamaError) -> bool:
+        """Return whether another node may go on with a stream that `error` has ended."""
+        is_lost = isinstance(error, EngineError) and not isinstance(error, Departed)
+        return is_lost and self.sent.is_complete
 
     async def run(self, pool: Upstream, body: bytes, *, may_refuse: bool = False) -> None:
-        """Send the request and its answer. Raises ClientGone, and what ended the answer.
+        """Send the request and its answer; called again, the rest of a stream that was lost.
 
-        `may_refuse`: another node may answer in the place of one that answers with an error of its
-        own, which is raised as NodeRefuses then.
+        Raises ClientGone, Departed, and what ended the answer. `may_refuse`: another node may
+        answer in the place of one that has an error of its own, raised as NodeRefuses then.
         """
         request = self._request
+        if request.status:
+            self.sent.rewind()
+            self._done, self._error = asyncio.get_running_loop().create_future(), None
+            self.rest = b""
         connection = self._connection = await pool.connect()
         try:
             request.writes = self
             request.watch(self._leave)
             if not self._done.done():
-                connection.request(make_request(pool, request, body, self._client), self, math.inf)
+                connection.request(make_request(pool, request, body, self._own), self, math.inf)
             await self._done
             if self._error is not None:
                 raise self._error
             if not self.tally.ended:
                 raise ClientGone
-            if self._status == 401:  # the client's own key was checked here
+            if self.is_waiting:
+                raise Departed
+            if self.status == 401:  # the client's own key was checked here
                 raise EngineError(f"cannot use {pool.endpoint.title}: it rejected the key")
-            if may_refuse and self._status >= 500 and not request.status:
-                raise NodeRefuses(pool.endpoint.title, self._status, self._finish)
+            # 404: it has no model of its list
+            if may_refuse and (self.status >= 500 or self.status == ModelNotFound.status):
+                raise NodeRefuses(pool.endpoint.title, self.status, self._finish)
             self._finish()
         finally:
             request.writes = None
@@ -145,24 +165,36 @@ class Forward:
     # -- sink ---------------------------------------------------------------------------------
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
-        """Store the status and the headers."""
-        self._status, self._headers = status, dict(headers)
-        self._streams = self._headers.get("content-type", "").startswith(STREAMS)
+        """Store the status and the headers; another node has to give the same answer."""
+        if self._request.status:
+            if status != self.status or headers.get(REPLAYS_HEADER) != self.sent.build:
+                self.on_lost(Departed())
+            return
+        self.status, self._headers = status, dict(headers)
+        kind = self._headers.get("content-type", "").partition(";")[0]
+        self.sent.end, self.sent.build = STREAMS.get(kind, b""), headers.get(REPLAYS_HEADER)
 
     def on_data(self, data: bytes) -> None:
-        """Write whole lines of a stream; collect any other answer."""
+        """Write whole events of a stream; collect any other answer."""
+        if self._error is not None:
+            return
         if self.tally.first_token_ns is None:
             self.tally.first_token_ns = now_ns()
-        if not self._streams:
+        end = self.sent.end
+        if not end:
             self._parts.append(data)
             return
-        if self.rest or not data.endswith(b"\n"):
-            data = self.rest + data
-            whole = data.rfind(b"\n") + 1
-            data, self.rest = data[:whole], data[whole:]
-            if not data:
-                return
-        self.tally.note(data)
+        if self.rest or not data.endswith(end):
+            before, found, self.rest = (self.rest + data).rpartition(end)
+            data = before + found
+        try:
+            data = self.sent.take(data)
+        except Departed as error:
+            self.on_lost(error)
+            return
+        if not data:
+            return
+        self.note(data)
         request = self._request
         if not request.status:
             self._start()
@@ -176,6 +208,11 @@ class Forward:
                 connection.divert(_Passage(connection, self, write))
 
     on_last = on_data
+
+    def note(self, events: bytes) -> None:
+        """Take note of events that are passed on."""
+        self.tally.note(events)
+        self.sent.add(events)
 
     def on_end(self) -> None:
         """Make `run` end the response."""
@@ -217,11 +254,11 @@ class Forward:
     def _start(self, length: int | None = None) -> None:
         given = {name: text for name, text in self._headers.items() if name not in NOT_RETURNED}
         kind = self._headers.get("content-type", "application/json").encode("latin-1")
-        self._request.start(self._status, kind, length, given)
+        self._request.start(self.status, kind, length, given)
 
     def _finish(self) -> None:
         request = self._request
-        if self._streams:
+        if self.sent.end:
             if not request.status:
                 self._start()
             request.end(self.rest)
@@ -252,7 +289,7 @@ class Forward:
 
 
 class _Passage(FastPath):
-    """Copies a read that is one chunk with whole lines; all else goes to the connection."""
+    """Copies a read that is one chunk with whole events; all else goes to the connection."""
 
     __slots__ = ("_connection", "_forward", "_write")
 
@@ -268,9 +305,10 @@ class _Passage(FastPath):
 
     def data_received(self, data: bytes) -> None:
         """Pass a chunk on as it is."""
-        is_whole = data.endswith(b"\n\r\n") and data.startswith(FRAME_WITHIN[len(data)])
+        frame = FRAME_WITHIN[len(data)]
+        is_whole = data.endswith(self._forward.sent.end + b"\r\n") and data.startswith(frame)
         if is_whole and not self._forward.rest:
-            self._forward.tally.note(data)
+            self._forward.note(data[len(frame) : -2])
             self._write(data)
         else:
             self._connection.data_received(data)
@@ -280,8 +318,8 @@ class _Passage(FastPath):
         self._connection.connection_lost(exc)
 
 
-def make_request(pool: Upstream, request: Request, body: bytes, client: str) -> bytes:
-    """Return the bytes of a request to a node: the client's, with the node's host and key."""
+def make_request(pool: Upstream, request: Request, body: bytes, own: Mapping[bytes, str]) -> bytes:
+    """Return the bytes of a request to a node: the client's, with `own` headers and the key."""
     target = request.path + (f"?{request.query.decode('latin-1')}" if request.query else "")
     lines = [pool.make_head(request.method, target)]
     lines += [
@@ -289,9 +327,7 @@ def make_request(pool: Upstream, request: Request, body: bytes, client: str) -> 
         for name, value in request.headers.items()
         if name not in NOT_PASSED
     ]
-    if client:
-        lines.append(b"%b: %b\r\n" % (CLIENT_HEADER, client.encode("latin-1", "replace")))
-    lines.append(b"x-request-id: %b\r\n" % request.id.encode("latin-1", "replace"))
+    lines += [b"%b: %b\r\n" % (x, y.encode("latin-1", "replace")) for x, y in own.items() if y]
     lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     return b"".join(lines)
 

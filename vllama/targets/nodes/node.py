@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -101,7 +101,7 @@ class Node:
         self.disk: dict[str, LocalModel] = {}
         self.pools: Mapping[str, Pool] = {}
         self.reasons: dict[str, str] = {}  # why it got the last request, by model
-        self._disk_changed = asyncio.Event()
+        self.disk_changed = asyncio.Event()
         self._sent: Counter[str] = Counter()  # requests under way, by model
         self._ended: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=MOST_ENDED))
 
@@ -156,14 +156,14 @@ class Node:
             self.loaded = {row.name: row for row in snapshot.models or ()}
             for sample in (snapshot.samples or ())[-1:]:
                 self.pools = sample.memory
-            self._disk_changed.set()
+            self.disk_changed.set()
         elif kind == b"models":
             changed = msgspec.json.decode(data, type=ChangedModels)
             self.loaded |= {row.name: row for row in changed.models}
             for name in changed.gone:
                 self.loaded.pop(name, None)
         elif kind == b"library":
-            self._disk_changed.set()
+            self.disk_changed.set()
         elif kind == b"sample":
             self.pools = msgspec.json.decode(data, type=Sample).memory
 
@@ -185,8 +185,11 @@ class Node:
         found = describe_row(self.name, self.find_row(model), size, self.free)
         return replace(found, requests=self._count_requests(model, found.requests))
 
-    async def follow(self, upstreams: Upstreams) -> None:
-        """Follow its events for ever. Raises VllamaError when it is lost."""
+    async def follow(self, upstreams: Upstreams, on_disk: Callable[[], Awaitable[None]]) -> None:
+        """Follow its events for ever; `on_disk` is awaited when its list of models was read.
+
+        Raises VllamaError when it is lost.
+        """
         with upstreams.use_pool(self.endpoint) as pool:
             connection = await pool.connect()
             stream = _Stream(self)
@@ -197,9 +200,10 @@ class Node:
                     if not await wait_for(stream.fresh, SILENT_S):
                         reason = f"no response from node '{self.name}' for {SILENT_S:g} s"
                         raise NodeFailed(f"cannot continue: {reason}")
-                    if self._disk_changed.is_set() and stream.ended is None:
-                        self._disk_changed.clear()
+                    if self.disk_changed.is_set() and stream.ended is None:
+                        self.disk_changed.clear()
                         await self._read_disk(pool)
+                        await on_disk()
                 raise stream.ended
             finally:
                 connection.release()

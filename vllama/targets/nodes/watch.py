@@ -7,20 +7,29 @@ import logging
 import math
 import time
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
+from vllama.base import executors, private
 from vllama.base.clock import RealClock, wait_for
 from vllama.base.errors import VllamaError
+from vllama.dialects.ollama.answer_types import LocalModel
 from vllama.net.upstream.pool import Upstreams
 from vllama.targets.choice import Breakers
-from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
+from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node, describe_differing
 from vllama.targets.nodes.names import PREFIX, find_nodes
 from vllama.targets.nodes.node import SILENT_S, Node, NodeFailed, NodeStops, make_nodes
 
 log = logging.getLogger(__name__)
+Names: TypeAlias = Collection[str]
+Saved: TypeAlias = dict[str, dict[str, LocalModel]]
 
 RETRY_S = 1.0
+MAX_SAVED = 2000  # models of one node, with some 400 bytes each
 REFRESH_S = 2.0  # between two lookups of a name, whatever DNS allows to cache
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
@@ -38,6 +47,7 @@ class Nodes:
         local: str | None,
         key: str | None,
         certificates: str = "",
+        file: Path,
         look_up: Callable[[str], Awaitable[Mapping[str, str]]] = find_nodes,
         refresh_s: float = REFRESH_S,
     ) -> None:
@@ -45,6 +55,7 @@ class Nodes:
 
         `key` is the one between the servers, `certificates` the file with those that are accepted,
         `look_up` finds the nodes behind a name in DNS, every `refresh_s`.
+        `file` has the nodes' last lists of models, so that those of lost nodes outlive this server.
         """
         self.nodes: dict[str, Node] = {}
         self.name_troubles: dict[str, str] = {}  # why no node is found, by URL with a name
@@ -55,6 +66,11 @@ class Nodes:
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
         self._key, self._certificates = key, certificates
+        self._file, self._saving = file, asyncio.Lock()
+        self._saved: Saved = {}  # by URLs, which have no credentials
+        with suppress(OSError, msgspec.MsgspecError):  # each node tells its list again
+            self._saved = msgspec.json.decode(file.read_bytes(), type=Saved)
+        self._differing: set[str] = set()  # models that were logged to differ
         self._changed = asyncio.Event()
         self._begun_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
@@ -80,6 +96,9 @@ class Nodes:
         for node in before.values():
             log.info("the node %s gets no new requests: it is no longer listed", node.name)
         self.nodes = {node.name: node for node in nodes}
+        for node in nodes:
+            if not node.seen_s:
+                node.disk = self._saved.get(node.endpoint.url, {})
         self._changed.set()
 
     async def run(self) -> None:
@@ -120,12 +139,42 @@ class Nodes:
     async def _watch(self, node: Node) -> None:
         while True:
             try:
-                await node.follow(self._upstreams)
+                await node.follow(self._upstreams, self._note_disk)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
                 reason = error.sentence() if isinstance(error, VllamaError) else str(error)
                 reason = reason or "no response"
                 self._lose(node, reason, stops=isinstance(error, NodeStops))
             await asyncio.sleep(RETRY_S)
+
+    async def _note_disk(self) -> None:
+        """Log models that differ between nodes, each once; save what the nodes have."""
+        differing = self.find_differing()
+        for model in differing.keys() - self._differing:
+            log.warning("%s", describe_differing(model, differing[model]))
+        self._differing = {*differing}
+        disks = {node.endpoint.url: node.disk for node in self.nodes.values()}
+        lists = {url: dict(islice(disk.items(), MAX_SAVED)) for url, disk in disks.items()}
+        if lists == self._saved:
+            return
+        self._saved, data = lists, msgspec.json.encode(lists)
+        try:
+            async with self._saving:  # in order
+                await executors.upkeep.run(private.replace, self._file, data)
+        except OSError as error:
+            log.warning("cannot save the models of the nodes: %s", error)
+
+    def find_differing(self) -> dict[str, dict[str, str]]:
+        """Return the models that are not the same on all nodes: their digests by node."""
+        names = {model for node in self.nodes.values() for model in node.disk}
+        return {
+            name: {node: model.digest for node, model in copies.items()}
+            for name in names
+            if differ((copies := self.find_copies(name)).values())
+        }
+
+    def find_copies(self, model: str) -> dict[str, LocalModel]:
+        """Return a model as it is on the disks of nodes, by their names."""
+        return {name: node.disk[model] for name, node in self.nodes.items() if model in node.disk}
 
     def _lose(self, node: Node, reason: str, *, stops: bool = False) -> None:
         """Send it no more requests; its running answers end here, unless it `stops` by itself."""
@@ -140,44 +189,40 @@ class Nodes:
         model: str,
         prefix: object,
         local: NodeView | None,
-        tried: str = "",
-        only: Collection[str] | None = None,
+        tried: Names = (),
+        only: Names | None = None,
     ) -> ChosenNode | None:
-        """Return which node is to answer, but not the one `tried`; None: none has the model.
+        """Return which node is to answer, none of those `tried`; None: none has the model.
 
         `only` are the nodes that may answer for it, None: any.
         """
-        usable = [
-            node.describe(model)
-            for node in self.nodes.values()
-            if node.is_up
-            and not node.is_drained
-            and node.name != tried
-            and (only is None or node.name in only)
-        ]
+        usable = self.list_usable(model, local, tried, only)
         usable = [one for one in usable if self._may_try(one.name)] or usable
-        if local is not None and (only is None or local.name in only):
-            usable.append(local)
         return choose_node(usable, self.find_known(model, prefix))
 
-    def find_unusable(self, model: str) -> Node | None:
-        """Return a node that has the model, but is lost or drained.
+    def list_usable(
+        self, model: str, local: NodeView | None, tried: Names, only: Names | None
+    ) -> list[NodeView]:
+        """Return the nodes that get requests now, this server among them."""
+        up = [node for node in self.list_up() if not node.is_drained and node.name not in tried]
+        views = [node.describe(model) for node in up] + ([local] if local is not None else [])
+        return [one for one in views if only is None or one.name in only]
 
-        Just after the start it may be one that has not told yet what it has.
+    def list_away(self, model: str) -> list[Node]:
+        """Return the nodes that have the model, but are lost or drained.
+
+        Just after the start, if there are none, those that have not told yet what they have.
         """
-        unusable = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
+        away = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
         begins = time.monotonic() < self._begun_s + SILENT_S
-        unheard = [node for node in unusable if begins and not node.seen_s]
-        return next(iter([*(node for node in unusable if model in node.disk), *unheard]), None)
+        unheard = [node for node in away if begins and not node.seen_s]
+        return [node for node in away if model in node.disk] or unheard
 
-    def has_other(
-        self, model: str, name: str, local: NodeView | None, only: Collection[str] | None
-    ) -> bool:
-        """Return whether another node than `name`, or this server, might answer in its place."""
-        up = [node for node in self.list_up() if not node.is_drained and node.has(model)]
-        others = [node.describe(model) for node in up if node.name != name]
-        others += [local] if local is not None else []
-        return any(not one.fails and (only is None or one.name in only) for one in others)
+    def list_equal(self, model: str, node: Node, only: Names | None) -> list[str]:
+        """Return which of the nodes `only` have the same model as a node."""
+        digest = node.disk[model].digest if model in node.disk else None
+        same = [name for name, one in self.find_copies(model).items() if one.digest == digest]
+        return [name for name in same if only is None or name in only]
 
     def _may_try(self, name: str) -> bool:
         """Return whether a node has not failed lately, or may be tried again now."""
@@ -209,3 +254,12 @@ class Nodes:
     def list_up(self) -> Iterator[Node]:
         """Yield the nodes that answer."""
         return (node for node in self.nodes.values() if node.is_up)
+
+
+def differ(models: Collection[LocalModel]) -> bool:
+    """Return whether models of one name have other contents.
+
+    The digest of a file in a plain folder is made of its time, so that its size decides.
+    """
+    by_size = any(model.store == "folder" for model in models)
+    return len({model.size if by_size else model.digest for model in models}) > 1
