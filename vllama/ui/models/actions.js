@@ -13,11 +13,12 @@ const FOREVER = -1;
 /** @type {Map<string, AbortController>} */
 const loading = new Map(); // names → AbortController of the loads that this page has asked for
 
-/** Load a model, and wait until it is loaded. `options`: Ollama's, such as `num_ctx`. @param {string} name @param {Record<string, unknown>} [options] */
-export async function load(name, options) {
+/** Load a model, `again` if it is loaded, and wait for it. `options`: Ollama's, such as `num_ctx`. @param {string} name @param {Record<string, unknown>} [options] */
+export async function load(name, options, again = false) {
   const abort = new AbortController();
   loading.set(name, abort);
-  await report(ask("api/generate", { model: name, options }, { signal: abort.signal }), `${name} is loaded.`);
+  const begin = again ? ask("api/generate", { model: name, keep_alive: 0 }) : Promise.resolve();
+  await report(begin.then(() => ask("api/generate", { model: name, options }, { signal: abort.signal })), `${name} is loaded.`);
   if (loading.get(name) === abort) loading.delete(name);
 }
 

@@ -12,6 +12,13 @@ const MEMORY = [
   ["process_bytes", "process"],
 ];
 
+/** Return how a model fits by its plan, and that in a sentence. @param {Plan} plan */
+export function judge({ error, now, memory, devices = [] }) {
+  if (error) return { fit: memory ? "too large" : "refused", summary: error };
+  const isDivided = devices.length > 1 && devices.some(({ pool }) => pool === "ram");
+  return { fit: now && !now.fits ? "later" : isDivided ? "partly" : "fits", summary: now?.summary };
+}
+
 /** Return the template of a plan. @param {Plan} plan */
 export function planReport(plan) {
   const fits = !plan.error;
