@@ -108,8 +108,7 @@ class LogsPage extends View {
   }
 
   summary() {
-    /** @param {string} line */
-    const matches = this.pattern ? this.countMatches() : 0;
+    const matches = this.pattern ? this.lines.filter((line) => this.matches(line)).length : 0;
     const found = this.pattern ? `, ${matches ? count(matches) : "none"} with “${this.pattern}”` : nothing;
     return html`${plural(this.lines.length, "line")}${found}${this.status ? ` · ${this.status}` : nothing}`;
   }
@@ -141,15 +140,9 @@ class LogsPage extends View {
     return line.toLowerCase().includes(this.pattern);
   }
 
-  countMatches() {
-    return this.lines.filter((line) => this.matches(line)).length;
-  }
-
   /** @param {string} text */
   search(text) {
-    this.pattern = text.toLowerCase();
-    this.found = -1;
-    this.update();
+    this.change({ pattern: text.toLowerCase(), found: -1 });
   }
 
   /** @param {FieldEvent} event */

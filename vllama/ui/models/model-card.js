@@ -94,7 +94,7 @@ class ModelCard extends Planned {
       </div>
       <div class="row">
         ${this.download()}
-        <button class="quiet" aria-expanded=${isOpen} aria-label="Plan of ${this.model}" @click=${this.unfold}>Plan ${isOpen ? "▴" : "▾"}</button>
+        <button class="disclosure" aria-expanded=${isOpen} aria-label="Plan of ${this.model}" @click=${this.unfold}>Plan</button>
       </div>
       ${isOpen && plan ? planReport(plan) : nothing}
     `;
@@ -128,14 +128,13 @@ class ModelCard extends Planned {
   download() {
     const { plan, known } = this;
     const name = String(this.choice.model ?? this.model);
-    if (library.models.some((row) => row.name === name) || plan?.download_bytes === 0) return html`<span class="muted">On this server</span>`;
+    if (library.models.some((row) => row.name === name || row.name === plan?.model) || plan?.download_bytes === 0) return html`<span class="muted">On this server</span>`;
     // what does not fit is pulled by the name of its quantization only, as `vllama pull` does
     const named = plan?.error ? plan.model : name;
     if (plan ? plan.error && named.endsWith(":latest") : known?.fit === "too large") return nothing;
     const size = plan?.download_bytes ?? known?.download_bytes;
-    return html`<button class=${plan?.error ? "" : "primary"} aria-label="Download ${named}" ?disabled=${this.problem} @click=${() => actions.pull(named)}>
-      ${plan?.error ? "Download anyway" : "Download"}${size ? ` (${fileSize(size)})` : ""}
-    </button>`;
+    const words = `${plan?.error ? "Download anyway" : "Download"}${size ? ` (${fileSize(size)})` : ""}`;
+    return html`<button class=${plan?.error ? "" : "primary"} aria-label="${words} ${named}" ?disabled=${this.problem} @click=${() => actions.pull(named)}>${words}</button>`;
   }
 
   unfold() {

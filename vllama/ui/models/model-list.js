@@ -63,11 +63,11 @@ class ModelList extends View {
           type="search"
           aria-label="Filter the models by name"
           placeholder="Filter"
-          @input=${(event) => this.setFilter(event.target.value)}
+          @input=${(event) => this.change({ filter: event.target.value.trim().toLowerCase() })}
         />
       </div>
       ${shown.length ? this.table(shown.slice(0, this.most), order) : this.emptyText(models)}
-      ${shown.length > this.most ? html`<button @click=${this.showMore}>Show more of ${count(shown.length)}</button>` : nothing}`;
+      ${shown.length > this.most ? html`<button @click=${() => this.change({ most: this.most + STEP })}>Show more of ${count(shown.length)}</button>` : nothing}`;
   }
 
   /** @param {Model[]} models @param {Order} order */
@@ -119,22 +119,10 @@ class ModelList extends View {
     return html`<p class="muted">${library.loaded ? "No models yet. Add one above." : "Loading …"}</p>`;
   }
 
-  showMore() {
-    this.most += STEP;
-    this.update();
-  }
-
-  /** @param {string} text */
-  setFilter(text) {
-    this.filter = text.trim().toLowerCase();
-    this.update();
-  }
-
-  /** @param {string} name */
-  setSort(name) {
-    this.sort = name;
-    keep(localStorage, STORED, name);
-    this.update();
+  /** @param {string} sort */
+  setSort(sort) {
+    keep(localStorage, STORED, sort);
+    this.change({ sort });
   }
 }
 

@@ -3,7 +3,7 @@
 import "./model-card.js";
 import { listRecommended } from "../live/fits.js";
 import { library } from "../live/library.js";
-import { ask } from "../server.js";
+import { ask, explain } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
@@ -46,7 +46,7 @@ class ModelSearch extends View {
       <ul class="found">
         ${repeat(cards.slice(0, this.most), (name) => name, (name) => html`<li>${this.card(name)}</li>`)}
       </ul>
-      ${cards.length > this.most ? html`<button @click=${this.showMore}>Show more</button>` : nothing}
+      ${cards.length > this.most ? html`<button @click=${() => this.change({ most: this.most + STEP })}>Show more</button>` : nothing}
     `;
   }
 
@@ -80,34 +80,25 @@ class ModelSearch extends View {
   /** Look up names for what is typed, once the user pauses. @param {FieldEvent} event */
   look(event) {
     this.text = event.target.value.trim();
-    Object.assign(this, { named: "", found: null, problem: "", most: STEP });
+    this.change({ named: "", found: null, problem: "", most: STEP });
     clearTimeout(this.timer);
     this.looking?.abort();
     if (this.text.length >= LEAST) this.timer = setTimeout(() => this.search(), PAUSE_MS);
-    this.update();
   }
 
   async search() {
     const { signal } = (this.looking = new AbortController());
     try {
-      this.found = await ask(`api/search?${new URLSearchParams({ q: this.text })}`, undefined, { signal });
-    } catch (/** @type {any} */ error) {
-      if (signal.aborted) return;
-      this.problem = error.message;
+      this.change({ found: await ask(`api/search?${new URLSearchParams({ q: this.text })}`, undefined, { signal }) });
+    } catch (error) {
+      if (!signal.aborted) this.change({ problem: explain(error) });
     }
-    this.update();
   }
 
   /** @param {FormEvent} event */
   submit(event) {
     event.preventDefault();
-    this.named = this.text;
-    this.update();
-  }
-
-  showMore() {
-    this.most += STEP;
-    this.update();
+    this.change({ named: this.text });
   }
 }
 

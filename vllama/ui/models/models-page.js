@@ -42,13 +42,9 @@ class ModelsPage extends View {
     refreshFits();
     for (const topic of ["models", "library", "connection"]) this.listen(topic, refreshFits);
     this.every(1000, () => this.update()); // times, and the pace of downloads
-    readSetting("read_only").then((value) => {
-      this.readOnly = value === "true";
-      this.update();
-    }, (error) => {
+    readSetting("read_only").then((value) => this.change({ readOnly: value === "true" }), (error) => {
       if (!isForbidden(error)) return showError(error);
-      this.readOnly = true; // the settings and changes of models need the same scope
-      this.update();
+      this.change({ readOnly: true }); // the settings and changes of models need the same scope
     });
   }
 
@@ -60,7 +56,7 @@ class ModelsPage extends View {
         <h1 class="grow">Models</h1>
         ${this.readOnly || isEmpty
           ? nothing
-          : html`<button class=${adds ? "" : "primary"} aria-expanded=${adds} @click=${this.toggleSearch}>${icon(adds ? "close" : "plus")} ${adds ? "Close" : "Add a model"}</button>`}
+          : html`<button class=${adds ? "" : "primary"} aria-expanded=${adds} @click=${() => this.change({ isAdding: !adds })}>${icon(adds ? "close" : "plus")} ${adds ? "Close" : "Add a model"}</button>`}
       </header>
       ${adds ? html`<section aria-labelledby="add-title"><h2 id="add-title">Add a model</h2><model-search></model-search></section>` : nothing}
       ${this.readOnly ? nothing : this.downloads()}
@@ -69,11 +65,6 @@ class ModelsPage extends View {
         ${this.list()}
       </div>
     `;
-  }
-
-  toggleSearch() {
-    this.isAdding = !this.isAdding;
-    this.update();
   }
 
   failures() {

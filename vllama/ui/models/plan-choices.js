@@ -52,6 +52,7 @@ class PlanChoices extends Planned {
     const installed = engines.filter((row) => row.version);
     const hasGpu = Object.keys(latestSample()?.memory ?? {}).some((pool) => pool !== "ram");
     const isChosen = Object.keys(this.choice).length;
+    const isLoaded = this.plan?.loaded;
     return html`<details class="load-options">
       <summary>Load options</summary>
       <div class="choices">
@@ -65,8 +66,8 @@ class PlanChoices extends Planned {
         ${reasons.some((reason) => reason.includes("draft model")) ? this.select("draft_num_predict", "Draft model", [[0, "off"]]) : nothing}
       </div>
       <p class="row">
-        <button class="primary" ?disabled=${!isChosen || this.asking || this.plan?.error} @click=${() => load(this.model, this.choice, first.loaded)}>
-          ${first.loaded ? "Reload" : "Load"} with these options
+        <button class="primary" ?disabled=${!isChosen || this.asking || this.plan?.error} @click=${() => load(this.model, this.choice, isLoaded)}>
+          ${isLoaded ? "Reload" : "Load"} with these options
         </button>
         <small>They hold until the model is unloaded. The config file keeps them for every load.</small>
       </p>

@@ -25,10 +25,9 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
           .style=${`width:${part.bytes * scale}%`}
         ><b>${part.label}</b><b>${memorySize(part.bytes)}</b></span>`,
       )}
-      ${exceeds ? nothing : html`<span class="rest"><b>free</b><b>${memorySize(free)}</b></span>`}
       ${exceeds
         ? html`<i class="limit" .style=${`left:${totalBytes * scale}%`}></i>`
-        : nothing}
+        : html`<span class="rest"><b>free</b><b>${memorySize(free)}</b></span>`}
     </div>
     <ul class="legend">
       ${shown.map(

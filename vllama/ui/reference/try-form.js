@@ -60,7 +60,7 @@ class TryForm extends View {
               rows=${Math.min(16, this.body.split("\n").length + 1)}
               spellcheck="false"
               .value=${this.body}
-              @input=${(event) => this.setBody(event.target.value)}
+              @input=${(event) => this.change({ body: event.target.value })}
             ></textarea>
           </label>`
         : nothing}
@@ -89,12 +89,6 @@ class TryForm extends View {
     this.update();
   }
 
-  /** @param {string} text */
-  setBody(text) {
-    this.body = text;
-    this.update();
-  }
-
   /** Take an example; a model that is not here is replaced by one that is. @param {number} number */
   choose(number) {
     const value = structuredClone(this.examples[number].value);
@@ -104,8 +98,7 @@ class TryForm extends View {
       const able = this.models.find(({ capabilities = [] }) => capabilities.includes(wanted));
       if (!names.includes(value.model) && able) value.model = able.name;
     }
-    this.body = JSON.stringify(value, null, 2);
-    this.update();
+    this.change({ body: JSON.stringify(value, null, 2) });
   }
 
   command() {
@@ -115,32 +108,23 @@ class TryForm extends View {
 
   async copy() {
     await navigator.clipboard?.writeText(this.command());
-    this.copied = true;
-    this.update();
+    this.change({ copied: true });
   }
 
   /** @param {FormEvent} event */
   async submit(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
     const stopping = (this.stopping = new AbortController());
-    this.outcome = "Waiting for the response.";
-    this.answer = "";
-    this.update();
-    /** @param {string} text */
-    const show = (text) => {
-      this.answer = text;
-      this.update();
-    };
+    this.change({ outcome: "Waiting for the response.", answer: "" });
     try {
       const url = makeUrl(this.operation, this.values);
-      const answer = await sendRequest(this.operation, url, this.body, stopping.signal, show);
+      const answer = await sendRequest(this.operation, url, this.body, stopping.signal, (answer) => this.change({ answer }));
       this.outcome = `Status ${answer.status}, ${answer.type || "no content"}, ${duration(answer.seconds)}`;
       this.answer = answer.text;
     } catch (error) {
       this.outcome = explain(error);
     }
-    this.stopping = null;
-    this.update();
+    this.change({ stopping: null });
   }
 }
 

@@ -83,8 +83,7 @@ class KeyList extends View {
 
   /** @param {Partial<KeyRow> | null} row */
   edit(row) {
-    Object.assign(this, { editing: row, problem: "" });
-    this.update();
+    this.change({ editing: row, problem: "" });
     if (row) requestAnimationFrame(() => /** @type {HTMLElement | null} */ (this.querySelector(".key-form input"))?.focus());
   }
 
