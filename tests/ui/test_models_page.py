@@ -300,7 +300,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
         Fault(bytes_per_s=2_000) if origin == "cdn" else None
     )
     plan.get_by_role("button", name="Download").click()
-    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(plan.get_by_role("progressbar")).to_be_visible()  # in the card, too
     expect(page.locator(".downloads")).to_contain_text(re.compile(r"/s, .+ left"))
     page.reload()
     expect(page.get_by_role("progressbar")).to_be_visible()

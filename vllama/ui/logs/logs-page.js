@@ -87,13 +87,9 @@ class LogsPage extends View {
   attemptChoice() {
     const attempts = this.logs.find((log) => log.name === this.name)?.attempts ?? [];
     if (attempts.length < 2) return nothing;
-    /** @param {FieldEvent} event */
-    const pick = (event) => {
-      location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined });
-    };
     return html`<label
       ><span>Attempt</span>
-      <select @change=${pick}>
+      <select @change=${(event) => (location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined }))}>
         <option value="" .selected=${!this.attempt}>newest</option>
         ${attempts.toReversed().map(
           ({ attempt, written_at: time }) => html`<option

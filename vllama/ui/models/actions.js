@@ -60,15 +60,10 @@ export async function remove(name) {
 export const endRequest = (id) =>
   report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was stopped.");
 
-/** Send a node no more requests; its running answers go on. @param {string} name */
-export const drain = (name) => setDrained(name, "drain", `${name} finishes its answers and gets no new requests.`);
-
-/** @param {string} name */
-export const undrain = (name) => setDrained(name, "undrain", `${name} gets requests again.`);
-
-/** @param {string} name @param {string} action @param {string} success */
-async function setDrained(name, action, success) {
-  await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), success);
+/** Send a node no more requests, while its running responses go on, or send it requests again. @param {string} name @param {"drain" | "undrain"} action */
+export async function setDrained(name, action) {
+  const success = action === "drain" ? "finishes its responses and gets no new requests" : "gets requests again";
+  await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), `${name} ${success}.`);
   await refreshNodes();
 }
 

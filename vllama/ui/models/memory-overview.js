@@ -66,7 +66,6 @@ function modelPart(row, { planned, measured }) {
   const now = rateNow(names);
   const note = now ? `${rate(now)} tokens/s` : "";
   const tone = toneOf(row);
-  return measured
-    ? { label: names.join(", "), bytes: measured, kind: "model", tone, note }
-    : { label: `${names.join(", ")} (planned)`, bytes: planned, kind: "plan", tone, note };
+  const label = names.join(", ") + (measured ? "" : " (planned)");
+  return { label, bytes: measured || planned, kind: measured ? "model" : "plan", tone, note };
 }

@@ -7,7 +7,7 @@
 
 import { fileSize } from "../format.js";
 import { library } from "../live/library.js";
-import { changes } from "../live/state.js";
+import { changes, state } from "../live/state.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import * as actions from "./actions.js";
@@ -47,7 +47,7 @@ async function findPlan(body, signal) {
 }
 
 class ModelCard extends Planned {
-  static topics = ["library", "fits"];
+  static topics = ["library", "fits", "pulls"];
 
   /** @type {Schemas["Recommendation"] | undefined} */ known = undefined; // its row of the table of well-known models, to be set before it is shown
   isOffline = false; // to be set before it is shown: the hub could not be reached
@@ -133,14 +133,15 @@ class ModelCard extends Planned {
     const named = plan?.error ? plan.model : name;
     if (plan ? plan.error && named.endsWith(":latest") : known?.fit === "too large") return nothing;
     const size = plan?.download_bytes ?? known?.download_bytes;
+    const pull = state.pulls.get(plan?.model ?? named);
+    if (pull && !pull.ended_at) return html`<progress aria-label="Download of ${named}" value=${pull.completed ?? 0} max=${pull.total || 1}></progress>`;
     const words = `${plan?.error ? "Download anyway" : "Download"}${size ? ` (${fileSize(size)})` : ""}`;
     return html`<button class=${plan?.error ? "" : "primary"} aria-label="${words} ${named}" ?disabled=${this.problem} @click=${() => actions.pull(named)}>${words}</button>`;
   }
 
   unfold() {
-    this.isOpen = !this.isOpen;
+    this.change({ isOpen: !this.isOpen });
     if (this.isOpen && !this.plan && !this.asking) this.ask();
-    this.update();
   }
 }
 

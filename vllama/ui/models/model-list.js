@@ -95,7 +95,7 @@ class ModelList extends View {
     const isOpen = this.page.opened.has(name);
     return html`
       <tr class=${isOpen ? "open" : ""} data-model=${name}>
-        <th scope="row">${disclosure(name, this.page)} <small>${this.describe(disk)}</small></th>
+        <th scope="row">${disclosure(name, this.page)} <small>${describeFiles(disk, this.sort === "date")}</small></th>
         <td class="signs">${signs(disk?.capabilities)} ${contextSign(disk?.details.context_length)}</td>
         <td class="state">${describeState(model)}</td>
         <td class="actions">${mainActions(model)}</td>
@@ -104,12 +104,6 @@ class ModelList extends View {
         ? html`<tr class="details" id="details-${name}"><td colspan="4">${details(model, this.page)}</td></tr>`
         : nothing}
     `;
-  }
-
-  /** @param {LocalModel} [disk] */
-  describe(disk) {
-    const day = disk && this.sort === "date" ? ` · ${new Date(disk.modified_at).toLocaleDateString("en-GB")}` : "";
-    return `${describeFiles(disk)}${day}`;
   }
 
   /** @param {Model[]} models */
@@ -162,10 +156,11 @@ function describeState({ name, disk, live }) {
   return isDamaged(disk) ? badge("damaged") : fitMark(known?.fit, known?.summary);
 }
 
-/** Return size, parameters and quantization of a model in words. @param {LocalModel} [disk] */
-export function describeFiles(disk) {
+/** Return size, parameters, quantization and perhaps the day of a model in words. @param {LocalModel} [disk] */
+export function describeFiles(disk, hasDay = false) {
   const { parameter_size: parameters, quantization_level: quantization } = disk?.details ?? {};
-  return [parameters, quantization, disk && fileSize(disk.size)].filter(Boolean).join(" · ");
+  const day = disk && hasDay && new Date(disk.modified_at).toLocaleDateString("en-GB");
+  return [parameters, quantization, disk && fileSize(disk.size), day].filter(Boolean).join(" · ");
 }
 
 /** Return what one does with a model: chat with it, load or unload it. @param {Model} model */

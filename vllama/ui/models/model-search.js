@@ -9,7 +9,6 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 
 const PAUSE_MS = 300; // in typing, before names are looked up
-const LEAST = 2; // letters
 const STEP = 9; // cards that one click shows
 
 class ModelSearch extends View {
@@ -22,7 +21,7 @@ class ModelSearch extends View {
   problem = "";
 
   enter() {
-    requestAnimationFrame(() => this.querySelector("input")?.focus());
+    if (this.autofocus) requestAnimationFrame(() => this.querySelector("input")?.focus());
   }
 
   template() {
@@ -73,7 +72,7 @@ class ModelSearch extends View {
     if (this.problem) return this.problem;
     if (!this.text) return number ? "These run well on this machine." : "";
     if (this.found?.problem) return `The hub could not be searched: ${this.found.problem}. Models that vllama and Ollama know are shown.`;
-    if (this.text.length >= LEAST && !this.found) return "Searching …";
+    if (!this.found) return "Searching …";
     return number ? "" : "Nothing is found. Press Enter to look for a model of exactly this name.";
   }
 
@@ -83,7 +82,7 @@ class ModelSearch extends View {
     this.change({ named: "", found: null, problem: "", most: STEP });
     clearTimeout(this.timer);
     this.looking?.abort();
-    if (this.text.length >= LEAST) this.timer = setTimeout(() => this.search(), PAUSE_MS);
+    if (this.text) this.timer = setTimeout(() => this.search(), PAUSE_MS);
   }
 
   async search() {

@@ -34,11 +34,10 @@ class ModelsPage extends View {
 
   enter() {
     refreshLibrary().catch(showError);
-    if (state.connection.status === "live") refreshNodes();
-    this.every(NODES_MS, () => {
-      if (listNodes().length && state.connection.status === "live") refreshNodes();
-    });
-    this.listen("connection", () => state.connection.status === "live" && refreshNodes());
+    const lookAtNodes = () => state.connection.status === "live" && refreshNodes();
+    lookAtNodes();
+    this.listen("connection", lookAtNodes);
+    this.every(NODES_MS, () => listNodes().length && lookAtNodes());
     refreshFits();
     for (const topic of ["models", "library", "connection"]) this.listen(topic, refreshFits);
     this.every(1000, () => this.update()); // times, and the pace of downloads
@@ -58,7 +57,7 @@ class ModelsPage extends View {
           ? nothing
           : html`<button class=${adds ? "" : "primary"} aria-expanded=${adds} @click=${() => this.change({ isAdding: !adds })}>${icon(adds ? "close" : "plus")} ${adds ? "Close" : "Add a model"}</button>`}
       </header>
-      ${adds ? html`<section aria-labelledby="add-title"><h2 id="add-title">Add a model</h2><model-search></model-search></section>` : nothing}
+      ${adds ? html`<section aria-labelledby="add-title"><h2 id="add-title">Add a model</h2><model-search ?autofocus=${this.isAdding}></model-search></section>` : nothing}
       ${this.readOnly ? nothing : this.downloads()}
       <div class="halves">
         <div>${machine()} ${this.failures()} ${this.running()} ${nodeTable()}</div>

@@ -15,7 +15,7 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
   const scale = 100 / Math.max(totalBytes, sum, 1);
   const free = freeBytes ?? Math.max(0, totalBytes - sum);
   const exceeds = sum > totalBytes;
-  return html`<figure class="memory ${exceeds ? "exceeds" : ""}">
+  return html`<figure class="memory">
     <figcaption><strong>${title}</strong> <span>${memorySize(totalBytes)}</span></figcaption>
     <div class="bar" aria-hidden="true">
       ${shown.map(

@@ -1,6 +1,7 @@
 /** The form below an operation that sends a request, and shows the answer as it arrives. */
 
 import { duration } from "../format.js";
+import { copyFrom } from "../parts/copy.js";
 import { explain } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
@@ -15,7 +16,6 @@ class TryForm extends View {
   body = "";
   outcome = "";
   answer = "";
-  copied = false;
 
   /** `operation` and `models`, the models of the server, are set before it is shown. */
   enter() {
@@ -68,7 +68,7 @@ class TryForm extends View {
         ${this.stopping
           ? html`<button type="button" @click=${() => this.stopping?.abort()}>Stop</button>`
           : html`<button class="primary">Send</button>`}
-        <button type="button" @click=${this.copy} aria-live="polite">${this.copied ? "Copied" : "Copy as curl"}</button>
+        <button type="button" @click=${(event) => copyFrom(event.currentTarget, this.command())} aria-live="polite">Copy as curl</button>
       </p>
       <pre class="command"><code>${this.command()}</code></pre>
       <div aria-live="polite">${this.outcome ? html`<p>${this.outcome}</p>` : nothing}</div>
@@ -104,11 +104,6 @@ class TryForm extends View {
   command() {
     const body = this.body && this.body.replace(/\s*\n\s*/g, " ");
     return makeCommand(this.operation, makeUrl(this.operation, this.values), body);
-  }
-
-  async copy() {
-    await navigator.clipboard?.writeText(this.command());
-    this.change({ copied: true });
   }
 
   /** @param {FormEvent} event */

@@ -91,7 +91,7 @@ class SettingsPage extends View {
         ${row.changeable && !this.isReadOnly ? this.form(row) : html`<code>${row.text}</code>`}
         ${problem ? html`<p class="error" role="alert">${problem}</p>` : nothing}
       </td>
-      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>takes effect when a model is loaded next</small>` : nothing}</td>
+      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>from the next load</small>` : nothing}</td>
     </tr>`;
   }
 
