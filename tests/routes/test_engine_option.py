@@ -39,12 +39,13 @@ def test_who_may_use_load_options_and_what_they_may_be(tmp_path):
 def test_a_plan_with_load_options_is_that_of_the_load(tmp_path):
     with Server(tmp_path) as server:
         server.model("plain")
-        options = {"num_parallel": 3, "num_thread": 1, "num_ctx": 8192}
+        options = {"num_parallel": 3, "num_thread": 1, "num_ctx": 8192, "kv_cache_type": "q8_0"}
         before = server.get("/api/plan?model=plain")
         status, plan = server.post("/api/plan", {"model": "plain", "options": options})
         assert status == 200
         assert "1 thread, as asked for" in plan["reasons"]
         assert "1 thread, as asked for" not in before["reasons"]
+        assert "set by the load options: num_parallel, kv_cache_type" in plan["reasons"]
         server.post("/api/generate", {"model": "plain", "options": options})
         loaded = server.get("/api/plan?model=plain")
         assert loaded["loaded"] and loaded["memory"] == plan["memory"]

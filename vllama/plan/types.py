@@ -36,11 +36,12 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
 
     def apply(self, bundle: Bundle) -> Bundle:
         """Return a model as if the user had set for it what this asks of its load."""
-        load, parameters = self.load, bundle.parameters
+        load, settings, parameters = self.load, bundle.settings, bundle.parameters
         own = {name: x for name in OWN_OPTIONS if (x := getattr(load, name)) is not None}
         if load.draft_num_predict is not None:
             parameters = {**parameters, "draft_num_predict": load.draft_num_predict}
-        return replace(bundle, parameters=parameters, settings=replace(bundle.settings, **own))
+        settings = replace(settings, **own, origins={**settings.origins, **dict.fromkeys(own, "")})
+        return replace(bundle, parameters=parameters, settings=settings)
 
 
 DEFAULT_NEED = Need()
