@@ -97,7 +97,7 @@ class ModelList extends View {
       <tr class=${isOpen ? "open" : ""} data-model=${name}>
         <th scope="row">${disclosure(name, this.page)} <small>${describeFiles(disk, this.sort === "date")}</small></th>
         <td class="signs">${signs(disk?.capabilities)} ${contextSign(disk?.details.context_length)}</td>
-        <td class="state">${describeState(model)}</td>
+        <td>${describeState(model)}</td>
         <td class="actions">${mainActions(model)}</td>
       </tr>
       ${isOpen

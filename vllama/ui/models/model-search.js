@@ -42,7 +42,7 @@ class ModelSearch extends View {
         <button class="primary">Search</button>
       </form>
       <p role="status" class="muted">${this.describe(cards.length)}</p>
-      <ul class="found">
+      <ul class="offers">
         ${repeat(cards.slice(0, this.most), (name) => name, (name) => html`<li>${this.card(name)}</li>`)}
       </ul>
       ${cards.length > this.most ? html`<button @click=${() => this.change({ most: this.most + STEP })}>Show more</button>` : nothing}
