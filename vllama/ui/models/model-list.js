@@ -19,7 +19,7 @@ const STORED = "models-sort";
 const STEP = 200; // rows that one click shows
 
 /** @param {Model} model */
-const family = ({ disk }) => disk?.details.family || "other";
+const family = ({ disk }) => disk?.details?.family || "other";
 /** @param {Model} model */
 const fit = ({ name }) => findFit(name)?.fit ?? "unknown";
 /** @param {string} kind */
@@ -96,7 +96,7 @@ class ModelList extends View {
     return html`
       <tr class=${isOpen ? "open" : ""} data-model=${name}>
         <th scope="row">${disclosure(name, this.page)} <small>${describeFiles(disk, this.sort === "date")}</small></th>
-        <td class="signs">${signs(disk?.capabilities)} ${contextSign(disk?.details.context_length)}</td>
+        <td class="signs">${signs(disk?.capabilities)} ${contextSign(disk?.details?.context_length)}</td>
         <td>${describeState(model)}</td>
         <td class="actions">${mainActions(model)}</td>
       </tr>
