@@ -165,10 +165,8 @@ class LogsPage extends View {
 
   /** @param {"following" | "onlyMatches"} field @param {FieldEvent} event */
   set(field, event) {
-    this[field] = event.target.checked;
-    this.found = -1;
+    this.change({ [field]: event.target.checked, found: -1 });
     if (field === "following" && this.following) this.querySelector("windowed-list")?.scrollToEnd();
-    this.update();
   }
 
   async refresh() {

@@ -18,11 +18,10 @@ class KeyList extends View {
 
   async enter() {
     try {
-      this.found = await ask("api/keys");
+      this.change({ found: await ask("api/keys") });
     } catch {
-      return; // the rest of the page says so
+      // the rest of the page says so
     }
-    this.update();
   }
 
   get mayChange() {

@@ -10,8 +10,7 @@ class McpServers extends View {
 
   async enter() {
     this.listen("tools", () => this.enter());
-    this.states = await connectAll();
-    this.update();
+    this.change({ states: await connectAll() });
   }
 
   template() {
