@@ -27,7 +27,7 @@ export function refreshFits() {
 
 async function refresh() {
   const held = [...state.models.values()].filter((row) => Object.keys(row.memory ?? {}).length);
-  const now = JSON.stringify([library.models.map((row) => [row.name, row.digest]), held.map((row) => [row.name, row.state])]);
+  const now = JSON.stringify([library.models.map((row) => [row.name, row.digest]), held.map((row) => row.name)]);
   if (!library.loaded || state.connection.status !== "live" || asked === now || asked === "never") return;
   asked = now;
   try {
