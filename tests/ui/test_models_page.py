@@ -595,6 +595,25 @@ def test_a_card_downloads_without_its_plan_unfolded(server_with_hub, hub, open_p
     expect(card).to_contain_text("On this server")
 
 
+def test_a_model_is_found_and_downloaded_with_the_keyboard(
+    server_with_hub, hub, open_page, tmp_path
+):
+    write_tiny_gguf(tmp_path / "Keys-Q8_0.gguf", n_ctx=4096)
+    hub.add_repo("test/Keys-GGUF", tmp_path)
+    page = open_page(server_with_hub)
+    page.get_by_role("button", name="Add a model").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name of a model")).to_be_focused()
+    page.keyboard.type("keys-g")
+    card = find_offer(page, "test/Keys-GGUF")
+    expect(card.get_by_role("group", name="Quantization")).to_be_visible()
+    for name in ("Search", "Q8_0", "Download"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name=name).first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(find_row(page, "hf.co/test/Keys-GGUF:Q8_0")).to_be_visible()
+
+
 def test_only_cards_in_view_ask_for_their_plans(server_with_hub, hub, open_page, tmp_path):
     write_tiny_gguf(tmp_path / "Many-Q8_0.gguf", n_ctx=4096)
     for number in range(9):

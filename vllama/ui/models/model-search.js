@@ -20,8 +20,9 @@ class ModelSearch extends View {
   /** @type {Answer<"api/search?"> | null} */ found = null; // for the text
   problem = "";
 
-  enter() {
-    if (this.autofocus) requestAnimationFrame(() => this.querySelector("input")?.focus());
+  rendered() {
+    if (this.autofocus) this.querySelector("input")?.focus();
+    this.autofocus = false; // once
   }
 
   template() {
