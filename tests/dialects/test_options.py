@@ -53,6 +53,13 @@ def test_load() -> None:
     )
 
 
+def test_options_that_ollama_does_not_have_are_the_requests_only() -> None:
+    options = {"engine": "e", "kv_cache_type": "q8_0", "num_parallel": 0, "draft_num_predict": 0}
+    load = LoadOptions(engine="e", kv_cache_type="q8_0", num_parallel=1, draft_num_predict=0)
+    assert resolve_options({}, options)[1] == load
+    assert resolve_options(options, {})[1] == LoadOptions(draft_num_predict=0)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -65,6 +72,8 @@ def test_load() -> None:
         ({"temperature": "hot"}, 'option "temperature" must be of type float32'),
         ({"temperature": False}, 'option "temperature" must be of type float32'),
         ({"temperature": 10**400}, 'option "temperature" must be of type float32'),
+        ({"engine": 7}, 'option "engine" must be of type string'),
+        ({"num_parallel": "4"}, 'option "num_parallel" must be of type integer'),
         ({"use_mmap": 1}, 'option "use_mmap" must be of type boolean'),
         ({"stop": 1}, 'option "stop" must be of type array'),
         ({"stop": ["a", 1]}, 'option "stop" must be of an array of strings'),

@@ -1,4 +1,4 @@
-"""The option `engine` of requests: who may use it, and what it may be."""
+"""The load options that Ollama does not have: who may use them, what they may be, what they do."""
 
 import json
 
@@ -7,14 +7,14 @@ from tests.server_process import Server
 KEY = "sk-0123456789abcd"
 
 
-def test_who_may_choose_an_engine_and_which(tmp_path):
+def test_who_may_use_load_options_and_what_they_may_be(tmp_path):
     with Server(tmp_path, "--api-key", KEY) as server:
         server.model("plain")
 
-        def ask(secret, engine):
-            body = {"model": "plain", "options": {"engine": engine}}
+        def ask(secret, engine, option="engine", path="/api/generate"):
+            body = {"model": "plain", "options": {option: engine}}
             headers = {"authorization": f"Bearer {secret}"}
-            status, _, answer = server.request("POST", "/api/generate", body, headers)
+            status, _, answer = server.request("POST", path, body, headers)
             return status, answer.decode()
 
         key = {"name": "app", "scopes": ["infer"]}
@@ -24,8 +24,31 @@ def test_who_may_choose_an_engine_and_which(tmp_path):
         assert ask(KEY, "fake")[0] == 200
         assert ask(secret, None)[0] == 200
         status, answer = ask(secret, "fake")
-        assert (status, "key 'app' does not allow it" in answer) == (403, True), answer
+        assert (status, "'engine': key 'app' does not allow it" in answer) == (403, True), answer
+        for option, value in (("num_parallel", 2), ("kv_cache_type", "q8_0")):
+            assert ask(secret, value, option)[0] == 403
+            assert ask(KEY, value, option, "/api/plan")[0] == 200
+        status, answer = ask(KEY, "q9", "kv_cache_type")
+        assert (status, "must be one of f32, f16" in answer) == (400, True), answer
         status, answer = ask(KEY, "steam")
         assert (status, "steam" in answer) == (400, True), answer
         status, answer = ask(KEY, 7)
         assert (status, "must be of type string" in answer) == (400, True), answer
+
+
+def test_a_plan_with_load_options_is_that_of_the_load(tmp_path):
+    with Server(tmp_path) as server:
+        server.model("plain")
+        options = {"num_parallel": 3, "num_thread": 1, "num_ctx": 8192, "kv_cache_type": "q8_0"}
+        before = server.get("/api/plan?model=plain")
+        status, plan = server.post("/api/plan", {"model": "plain", "options": options})
+        assert status == 200
+        assert "1 thread, as asked for" in plan["reasons"]
+        assert "1 thread, as asked for" not in before["reasons"]
+        assert "set by the load options: num_parallel, kv_cache_type" in plan["reasons"]
+        server.post("/api/generate", {"model": "plain", "options": options})
+        loaded = server.get("/api/plan?model=plain")
+        assert loaded["loaded"] and loaded["memory"] == plan["memory"]
+        assert "1 thread, as asked for" in loaded["reasons"]
+        again = server.post("/api/plan", {"model": "plain", "options": {"num_thread": 2}})[1]
+        assert "2 threads, as asked for" in again["reasons"]

@@ -190,7 +190,7 @@ def test_a_restarted_head_knows_what_lost_nodes_have(cluster) -> None:
     cluster.head.process.send_signal(signal.SIGKILL)
     cluster.head.process.wait()
     cluster.head.start()
-    told = {"only": rf"only the node '{names[0]}' has it, and ", "both": "none of its nodes can"}
+    told = {"only": rf"only node '{names[0]}' has it, and ", "both": "none of its nodes can"}
     for _ in range(2):
         for path in (*PATHS, "/api/show"):
             for model, words in told.items():
@@ -216,7 +216,7 @@ def test_that_only_one_node_has_a_model_is_said_when_it_is_lost(cluster, stream)
         kill_busy(cluster)
         status, answer = asked.result()
     assert status == 503
-    assert f"only the node '{name}' has it, and the " in answer["error"]  # or its connection
+    assert f"only node '{name}' has it, and the " in answer["error"]  # or its connection
 
 
 @pytest.mark.slow

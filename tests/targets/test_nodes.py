@@ -867,12 +867,12 @@ def test_another_server_or_key_is_told(tmp_path) -> None:
         with head:
             head.wait_for("is lost|listening")
             deadline = time.monotonic() + LIMIT_S
-            while "refuses the key" not in head.get("/api/nodes")["nodes"][0]["trouble"]:
+            while "rejected the key" not in head.get("/api/nodes")["nodes"][0]["trouble"]:
                 assert time.monotonic() < deadline
                 time.sleep(0.05)
             status, _, data = head.request("GET", "/readyz")  # nothing else could answer
             assert status == 503
-            assert b"refuses the key" in data
+            assert b"rejected the key" in data
 
 
 @pytest.mark.slow

@@ -41,6 +41,10 @@ def test_models(server, open_page, scheme):
     for summary in page.locator("summary").all():
         summary.click()
     check(page)
+    page.get_by_role("button", name="Add a model").click()
+    expect(page.locator("model-card").first).to_be_visible()
+    page.locator("model-card").first.get_by_role("button", name="Plan of").click()
+    check(page)
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 
@@ -63,11 +64,29 @@ def open_details(page, name):
     return page.locator(f'[id="details-{name}"]')
 
 
+def search(page, text):
+    """Search for models to download, and return the field."""
+    page.get_by_role("button", name="Add a model").or_(
+        page.get_by_role("searchbox")
+    ).first.wait_for()
+    field = page.get_by_label("Name of a model")
+    if not field.count():
+        page.get_by_role("button", name="Add a model").click()
+    field.fill(text)
+    return field
+
+
+def find_offer(page, name):
+    """Return the card of a model that can be downloaded."""
+    return page.locator("model-card").filter(has=page.get_by_role("heading", name=name, exact=True))
+
+
 def show_plan(page, name):
-    """Have the plan of a model made, and return it."""
-    page.get_by_label("Model name").fill(name)
-    page.get_by_role("button", name="Show the plan").click()
-    return page.get_by_role("region", name=f"Plan for {name}")
+    """Have the plan of a model made, and return its card."""
+    search(page, name).press("Enter")
+    card = find_offer(page, name)
+    card.get_by_role("button", name="Plan of").click()
+    return card
 
 
 def test_a_model_is_loaded_pinned_and_unloaded(server, open_page):
@@ -133,12 +152,14 @@ def test_a_model_is_loaded_with_the_context_that_was_chosen(server, open_page):
     page = open_page(server)
     details = open_details(page, "long:latest")
     expect(details).to_contain_text("a context of 4,096 tokens")
+    details.get_by_text("Load options").click()
     choice = details.get_by_label("Context")
     expect(choice).to_contain_text("32,768 tokens")
     expect(choice).not_to_contain_text("65,536 tokens")  # it was trained for less
     choice.select_option("16,384 tokens")
     expect(details).to_contain_text("a context of 16,384 tokens")
-    details.get_by_role("button", name="Load with 16,384 tokens of context").click()
+    expect(details.locator(".effect")).to_contain_text("context: 4,096 → 16,384")
+    details.get_by_role("button", name="Load with these options").click()
     expect(find_card(page, "long")).to_contain_text("ready")
     (row,) = server.get("/api/ps")["models"]
     assert row["context_length"] == 16_384
@@ -161,9 +182,11 @@ def test_a_plan_is_made_with_the_engine_that_was_chosen(server, open_page):
 
     page.route("**/api/plan", add_engine)
     details = open_details(page, "plain:latest")
+    details.get_by_text("Load options").click()
     details.get_by_label("Engine").select_option("vLLM")
     expect(details).to_contain_text("Cannot be served here")
-    assert asked == [{"model": "plain:latest"}, {"model": "plain:latest", "engine": "vllm"}]
+    expect(details.get_by_role("button", name="Load with these options")).to_be_disabled()
+    assert [one["options"] for one in asked] == [{}, {"engine": "vllm"}]
     details.get_by_label("Engine").select_option("automatic")
     expect(details).to_contain_text("Fits now")
 
@@ -252,21 +275,21 @@ def test_another_quantization_is_planned_and_downloaded_by_a_click(
     expect(find_row(page, f"hf.co/test/Two-GGUF:{quantization}")).to_be_visible()
 
 
-def test_names_of_the_hub_and_of_ollama_are_suggested(server_with_hub, open_page):
+def test_names_of_the_hub_and_of_ollama_are_found(server_with_hub, open_page):
     page = open_page(server_with_hub)
-    field = page.get_by_label("Model name")
-    names = page.locator("#found-names option")
-    field.fill("tiny-g")
-    expect(names).to_have_count(1)
-    assert names.get_attribute("value") == "test/Tiny-GGUF"
-    field.fill("llama3.2")
-    expect(names.first).to_have_attribute("value", re.compile("^llama3.2:"))
+    search(page, "tiny-g")
+    expect(page.locator("model-card")).to_have_count(1)
+    expect(find_offer(page, "test/Tiny-GGUF")).to_contain_text("Q8_0")  # its sizes, unasked
+    search(page, "llama3.2-vision")
+    expect(page.locator("model-card").get_by_role("heading").first).to_have_text(
+        re.compile("^llama3.2-vision:")
+    )
 
 
 def test_a_model_that_the_hub_lacks(server_with_hub, open_page):
     page = open_page(server_with_hub)
-    show_plan(page, "hf.co/test/nothing")
-    expect(page.locator("pull-form")).to_contain_text("no such repository")
+    search(page, "hf.co/test/nothing").press("Enter")
+    expect(find_offer(page, "hf.co/test/nothing")).to_contain_text("no such repository")
 
 
 def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_page):
@@ -277,7 +300,7 @@ def test_a_download_survives_a_reload_of_the_page(server_with_hub, hub, open_pag
         Fault(bytes_per_s=2_000) if origin == "cdn" else None
     )
     plan.get_by_role("button", name="Download").click()
-    expect(page.get_by_role("progressbar")).to_be_visible()
+    expect(plan.get_by_role("progressbar")).to_be_visible()  # in the card, too
     expect(page.locator(".downloads")).to_contain_text(re.compile(r"/s, .+ left"))
     page.reload()
     expect(page.get_by_role("progressbar")).to_be_visible()
@@ -382,7 +405,7 @@ def test_a_read_only_server_offers_no_downloads_and_no_deletion(tmp_path, open_p
         details = open_details(page, "plain:latest")
         expect(details.get_by_role("button", name="Pin")).to_be_visible()
         expect(page.get_by_role("button", name="Delete")).to_have_count(0)
-        expect(page.get_by_label("Model name")).to_have_count(0)
+        expect(page.get_by_role("button", name="Add a model")).to_have_count(0)
 
 
 def test_two_hundred_models_are_listed_and_filtered(tmp_path, open_page):
@@ -426,3 +449,257 @@ def test_the_nodes_of_a_cluster(tmp_path, open_page):
         expect(place).to_have_count(0)
         cluster.nodes[names.index(other)].process.kill()
         expect(rows[other]).to_contain_text("last seen at")
+
+
+def write_huge(folder, name="huge"):
+    """Write a model that no machine holds; most of its file is a hole."""
+    made = make_gguf(f"{name}.gguf", "Q8_0", 4000.0)
+    with (folder / made.name).open("wb") as file:
+        file.write(made.content)
+        file.truncate(made.size)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory):
+    """Return a server with models of several kinds."""
+    with Server(tmp_path_factory.mktemp("library")) as running:
+        running.model("chats")
+        template = (
+            "{% if tools %}{{ tools }}{% endif %}{% if enable_thinking %}<think></think>{% endif %}"
+        )
+        write_tiny_gguf(running.models / "able.gguf", n_ctx=32_768, template=template)
+        pooling = lambda writer: writer.add_uint32("llama.pooling_type", 1)  # noqa: E731
+        write_tiny_gguf(running.models / "embeds.gguf", n_ctx=2048, extra=pooling)
+        write_huge(running.models)
+        other = make_gguf("another.gguf", "Q4_K_M", 0.01, architecture="qwen3")
+        (running.models / other.name).write_bytes(
+            other.content + bytes(other.size - len(other.content))
+        )
+        for age, name in enumerate(("able", "another", "chats", "embeds", "huge")):
+            os.utime(running.models / f"{name}.gguf", (1e9 - 1e6 * age,) * 2)
+        yield running
+
+
+def list_names(page):
+    """Return the names in the list of models, in their order, but those of the machine's own."""
+    rows = page.locator('tr[data-model$=":latest"]')
+    names = rows.evaluate_all("rows => rows.map((row) => row.dataset.model)")
+    return [name.removesuffix(":latest") for name in names]
+
+
+def test_what_models_can_do_and_whether_they_fit(library, open_page):
+    page = open_page(library)
+    expect(find_row(page, "able").get_by_role("img", name="tools")).to_be_visible()
+    expect(find_row(page, "able").get_by_role("img", name="thinking")).to_be_visible()
+    expect(find_row(page, "able")).to_contain_text("32K context")
+    expect(find_row(page, "embeds").get_by_role("img", name="embedding")).to_be_visible()
+    expect(find_row(page, "chats").get_by_role("img")).to_have_count(0)
+    expect(find_row(page, "chats").locator(".mark")).to_have_text("Fits now")
+    expect(find_row(page, "huge").locator(".mark")).to_have_text("Too large")
+    expect(find_row(page, "huge").locator(".mark")).to_have_attribute(
+        "title", re.compile("requires more")
+    )
+
+
+def test_marks_come_by_one_request(library, open_page):
+    page = open_page(library)
+    asked = []
+    page.on(
+        "request", lambda request: asked.append(request.url) if "api/fits" in request.url else None
+    )
+    expect(find_row(page, "huge").locator(".mark")).to_have_text("Too large")
+    for name in ("Activity", "Models"):
+        page.get_by_role("link", name=name, exact=True).click()
+    expect(find_row(page, "huge").locator(".mark")).to_have_text("Too large")
+    assert library.post("/api/generate", {"model": "chats"})[0] == 200  # memory has changed
+    expect(find_card(page, "chats")).to_contain_text("ready")
+    wait_until(page, lambda: len(asked) >= 2)
+    library.post("/api/generate", {"model": "chats", "keep_alive": 0})
+    expect(find_row(page, "chats").locator(".mark")).to_have_text("Fits now")
+    page.wait_for_timeout(1000)
+    assert len(asked) <= 3  # at first, with the model, without it
+
+
+@pytest.mark.parametrize("status", [403, 404, 500])
+def test_models_are_listed_without_marks(library, open_page, status):
+    page = open_page(library, "activity")
+    asked = []
+    page.route(
+        "**/api/fits",
+        lambda route: (asked.append(route), route.fulfill(status=status, json={"error": "no"})),
+    )
+    page.get_by_role("link", name="Models", exact=True).click()
+    wait_until(page, lambda: asked)
+    expect(find_row(page, "huge").get_by_role("button", name=LOAD)).to_be_visible()
+    expect(page.locator(".mark")).to_have_count(0)
+    assert len(asked) == 1
+
+
+def test_models_are_grouped_and_sorted(library, open_page):
+    page = open_page(library)
+    expect(find_row(page, "huge").locator(".mark")).to_have_text("Too large")
+    groups = page.locator(".models .group")
+    expect(groups).to_have_text(["llama", "qwen3"])
+    assert list_names(page) == ["able", "chats", "embeds", "huge", "another"]
+    sort = page.get_by_label("Sort by")
+    orders = {
+        "Name": ["able", "another", "chats", "embeds", "huge"],
+        "Newest": ["able", "another", "chats", "embeds", "huge"],
+        "Size": ["huge", "another"],
+    }
+    for label, names in orders.items():
+        sort.select_option(label)
+        expect(groups).to_have_count(0)
+        assert list_names(page)[: len(names)] == names
+    sort.select_option("Fit")
+    expect(groups).to_have_text(["Fits now", "Too large"])
+    assert list_names(page)[-1] == "huge"
+    page.reload()
+    expect(groups).to_have_text(["Fits now", "Too large"])  # the choice stays
+
+
+def test_the_machine_is_drawn_with_its_models_and_who_waits(server, open_page):
+    page = open_page(server)
+    machine = page.get_by_role("region", name="This machine")
+    expect(machine).to_contain_text("Idle")
+    connections = []
+    for text in ("Hello @tokens=100000 @delay=0.02", "wait"):
+        body = {"model": "plain", "messages": [{"role": "user", "content": text}]}
+        connections.append(server.connect())
+        connections[-1].request("POST", "/api/chat", json.dumps(body))
+        expect(machine).to_contain_text("1 request running")
+    expect(machine.locator(".bar .model")).to_have_attribute(
+        "title", re.compile("plain:latest: [1-9]")
+    )
+    expect(machine.locator(".legend")).to_contain_text("plain:latest")
+    expect(machine).to_contain_text("1 waiting")
+    expect(machine).to_contain_text("1 request waits")
+    for connection in connections:
+        connection.close()
+    expect(machine).to_contain_text("Idle")
+    server.post("/api/generate", {"model": "plain", "keep_alive": 0})
+
+
+def test_a_card_downloads_without_its_plan_unfolded(server_with_hub, hub, open_page, tmp_path):
+    write_tiny_gguf(tmp_path / "Card-Q8_0.gguf", n_ctx=4096)
+    hub.add_repo("test/Card-GGUF", tmp_path)
+    page = open_page(server_with_hub)
+    search(page, "card-g")
+    card = find_offer(page, "test/Card-GGUF")
+    expect(card.get_by_role("group", name="Quantization").get_by_role("button")).to_have_text(
+        [re.compile("Q8_0 .+kB")]
+    )
+    expect(card.locator(".mark")).to_have_text("Fits now")
+    card.get_by_role("button", name="Download").click()
+    expect(find_row(page, "hf.co/test/Card-GGUF:Q8_0")).to_be_visible()
+    expect(card).to_contain_text("On this server")
+
+
+def test_a_model_is_found_and_downloaded_with_the_keyboard(
+    server_with_hub, hub, open_page, tmp_path
+):
+    write_tiny_gguf(tmp_path / "Keys-Q8_0.gguf", n_ctx=4096)
+    hub.add_repo("test/Keys-GGUF", tmp_path)
+    page = open_page(server_with_hub)
+    page.get_by_role("button", name="Add a model").focus()
+    page.keyboard.press("Enter")
+    expect(page.get_by_label("Name of a model")).to_be_focused()
+    page.keyboard.type("keys-g")
+    card = find_offer(page, "test/Keys-GGUF")
+    expect(card.get_by_role("group", name="Quantization")).to_be_visible()
+    for name in ("Search", "Q8_0", "Download"):
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name=name).first).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(find_row(page, "hf.co/test/Keys-GGUF:Q8_0")).to_be_visible()
+
+
+def test_only_cards_in_view_ask_for_their_plans(server_with_hub, hub, open_page, tmp_path):
+    write_tiny_gguf(tmp_path / "Many-Q8_0.gguf", n_ctx=4096)
+    for number in range(9):
+        hub.add_repo(f"test/Many-{number}-GGUF", tmp_path)
+    page = open_page(server_with_hub, viewport={"width": 390, "height": 500})
+    asked = []
+    page.on(
+        "request",
+        lambda request: (
+            asked.append(request.post_data_json["model"]) if "api/plan" in request.url else None
+        ),
+    )
+    search(page, "many-")
+    expect(page.locator("model-card")).to_have_count(9)
+    expect(page.locator("model-card").first).to_contain_text("Q8_0")
+    last = page.locator("model-card").last
+    name = last.get_by_role("heading").inner_text()
+    assert name not in asked
+    last.scroll_into_view_if_needed()
+    expect(last).to_contain_text("Q8_0")
+    assert len(asked) == len(set(asked))  # none is asked for twice
+
+
+def test_without_a_network_the_search_says_so(tmp_path, open_page):
+    with Server(tmp_path, env={"HF_ENDPOINT": "http://127.0.0.1:9"}) as server:
+        page = open_page(server)
+        asked = []
+        page.on(
+            "request",
+            lambda request: asked.append(request.url) if "api/plan" in request.url else None,
+        )
+        search(page, "")
+        expect(page.locator("models-page")).to_contain_text("These run well on this machine.")
+        search(page, "llama3.2")
+        expect(page.locator("model-search")).to_contain_text("The hub could not be searched")
+        expect(find_offer(page, "llama3.2:3b")).to_contain_text("2.0 GB")
+        expect(
+            find_offer(page, "llama3.2:1b").get_by_role("button", name="Download")
+        ).to_be_visible()
+        assert not asked
+
+
+def test_load_options_say_what_they_change_and_hold(server, open_page):
+    page = open_page(server)
+    details = open_details(page, "plain:latest")
+    details.get_by_text("Load options").click()
+    load = details.get_by_role("button", name="Load with these options")
+    expect(load).to_be_disabled()
+    for label, value, effect in (
+        ("Threads", "1", "1 thread, as asked for"),
+        ("Parallel requests", "3", ""),
+    ):
+        field = details.get_by_label(label)
+        field.fill(value)
+        field.press("Tab")
+        expect(details.locator("label").filter(has_text=label).locator(".effect")).to_contain_text(
+            effect or re.compile(".")
+        )
+    details.get_by_label("KV cache").select_option("q8_0")
+    with page.expect_request("**/api/generate") as sent:
+        load.click()
+    options = {"num_thread": 1, "num_parallel": 3, "kv_cache_type": "q8_0"}
+    assert sent.value.post_data_json == {"model": "plain:latest", "options": options}
+    expect(find_card(page, "plain")).to_contain_text("ready")
+    assert "1 thread, as asked for" in server.get("/api/plan?model=plain")["reasons"]
+    details.get_by_label("Threads").fill("2")  # they stay open when the model gets a card
+    details.get_by_role("button", name="Reload with these options").click()
+    wait_until(
+        page,
+        lambda: "2 threads, as asked for" in server.get("/api/plan?model=plain").get("reasons", []),
+    )
+    server.post("/api/generate", {"model": "plain", "keep_alive": 0})
+    expect(find_row(page, "plain")).to_be_visible()
+
+
+def test_a_key_that_is_no_admins_sees_no_options_beyond_ollamas(tmp_path, open_page):
+    with Server(tmp_path, "--api-key", "admin-0123456789") as server:
+        server.model("plain")
+        headers = {"authorization": "Bearer admin-0123456789"}
+        made = server.request(
+            "POST", "/api/keys", {"name": "app", "scopes": ["infer", "read"]}, headers
+        )[2]
+        page = open_page(server)
+        page.get_by_label("Key", exact=True).fill(json.loads(made)["secret"])
+        page.keyboard.press("Enter")
+        details = open_details(page, "plain:latest")
+        details.get_by_text("Load options").click()
+        expect(details.get_by_label("Threads")).to_be_visible()
+        expect(details.get_by_label("Parallel requests")).to_have_count(0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -357,6 +358,30 @@ def test_a_phone_s_width_is_enough(server, open_page, address):
     for link in page.locator("nav a").all():
         expect(link).to_be_in_viewport(ratio=0.99)
         assert link.bounding_box()["height"] >= 40
+
+
+@pytest.mark.parametrize("width", [360, 390, 820, 1280])
+def test_the_badge_of_running_requests_covers_nothing(server, open_page, width):
+    body = {
+        "model": "plain",
+        "messages": [{"role": "user", "content": "Hi @tokens=100000 @delay=0.02"}],
+    }
+    connection = server.connect()
+    connection.request("POST", "/api/chat", json.dumps(body))
+    page = open_page(server, viewport={"width": width, "height": 740})
+    link = page.get_by_role("link", name="Activity")
+    expect(link.locator(".count")).to_have_text("1")
+    covered = link.evaluate("""(link) => {
+      const badge = link.querySelector(".count").getBoundingClientRect();
+      const text = document.createRange();
+      text.selectNode([...link.childNodes].find((node) => node.textContent.trim() === "Activity"));
+      const covers = ({ left, right, top, bottom }) =>
+        left < badge.right && badge.left < right && top < badge.bottom && badge.top < bottom;
+      const parts = [text, link.querySelector("svg")];
+      return parts.filter((part) => covers(part.getBoundingClientRect())).length;
+    }""")
+    connection.close()
+    assert not covered
 
 
 def test_dark_is_the_system_s_choice_or_the_user_s(server, open_page):

@@ -313,9 +313,9 @@ SizeOrSwitch = Annotated[
         write_size_or_switch,
     ),
 ]
-KvCacheType = Annotated[
-    str,
-    choice("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "fit"),
-]
+CACHE_TYPES = (
+    "f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl", "fp8", "fit",
+)  # fmt: skip
+KvCacheType = Annotated[str, choice(*CACHE_TYPES)]
 SWITCH = text("", read_switch, {"type": "boolean"})
 PLAIN: Mapping[type, ValueKind] = {bool: SWITCH, str: text("TEXT", str)}

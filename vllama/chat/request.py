@@ -54,15 +54,21 @@ class Sampling(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """The options that an engine is started with; None is "not given"."""
+    """The options that an engine is started with; None is "not given".
+
+    The last three are not Ollama's: they stand in place of the model's settings of these names.
+    """
 
     num_ctx: int | None = None
     num_batch: int | None = None
     num_gpu: int | None = None
     main_gpu: int | None = None
     num_thread: int | None = None
+    draft_num_predict: int | None = None
     use_mmap: bool | None = None
-    engine: str | None = None  # not Ollama's: serve the model with this one
+    engine: str | None = None
+    kv_cache_type: str | None = None
+    num_parallel: int | None = None
 
 
 class Message(msgspec.Struct, frozen=True, kw_only=True):

@@ -116,11 +116,12 @@ class Entry:
 
         The user's settings decide which of the request's hold.
         """
-        from vllama.accounts.keys.ring import check_engine
-        from vllama.dialects.ollama.options import resolve_options
+        from vllama.accounts.keys.ring import check_load_option
+        from vllama.dialects.ollama.options import OWN_OPTIONS, resolve_options
 
-        if given.get("engine") is not None:
-            check_engine()
+        for name in OWN_OPTIONS:
+            if given.get(name) is not None:
+                check_load_option(name)
         settings = self.bundle.settings
         if settings.strip or settings.force:
             given = {

@@ -147,7 +147,10 @@ def describe_settings(bundle: Bundle) -> list[str]:
         tables.setdefault(bundle.settings.origins.get(field, ""), []).append(
             field.removesuffix("_s")
         )
-    return [f"set in [{table}]: {', '.join(fields)}" for table, fields in tables.items()]
+    return [
+        f"set {f'in [{table}]' if table else 'by the load options'}: {', '.join(fields)}"
+        for table, fields in tables.items()
+    ]
 
 
 def describe_size(facts: Facts, bundle: Bundle, info: ModelInfo, estimate: Estimate) -> str:

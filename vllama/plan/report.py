@@ -23,7 +23,7 @@ from vllama.plan.distribution import count_ram_beside, find_rooms, list_needs, l
 from vllama.plan.ladder import WORDS, list_fallbacks, make_first_plan
 from vllama.plan.quant_fallback import Form
 from vllama.plan.refuse import find_refusal
-from vllama.plan.types import RAM, Facts, Need, Plan
+from vllama.plan.types import DEFAULT_NEED, RAM, Facts, Need, Plan
 from vllama.supervise.spec import Endpoint
 
 PORT = "PORT"
@@ -149,8 +149,9 @@ def make_report(
     notes: Sequence[str] = (),
     forms: Sequence[Form] = (),
     refused: Plan | None = None,
+    need: Need = DEFAULT_NEED,
 ) -> dict[str, Any]:
-    """Put everything together; `outcome` is the plan, or why there is none.
+    """Put everything together; `outcome` is the plan for `need`, or why there is none.
 
     `refused` is the plan that takes too much memory; its memory is reported with the error.
     `files` (name, size_bytes, here) are those of the model; `candidates` what was looked at on the
@@ -196,7 +197,7 @@ def make_report(
             "strict": facts.settings.strict,
             "if_it_fails": {
                 str(fault): {"when": WORDS[fault], "then": list(steps)}
-                for fault, steps in list_fallbacks(facts, Need(), plan, forms).items()
+                for fault, steps in list_fallbacks(facts, need, plan, forms).items()
             },
             # without files it runs already
             "command": make_command(plan, engine, environ) if plan.bundle.files else [],
@@ -224,10 +225,12 @@ def describe_memory(facts: Facts, plan: Plan) -> dict[str, Any]:
     }
 
 
-def find_refused(facts: Facts, bundle: Bundle, info: ModelInfo) -> Plan | None:
+def find_refused(
+    facts: Facts, bundle: Bundle, info: ModelInfo, need: Need = DEFAULT_NEED
+) -> Plan | None:
     """Return the plan of a model as if there were memory enough; None if there is none."""
     try:
-        return draft_plan(facts, bundle, info, Need())[0]
+        return draft_plan(facts, bundle, info, need)[0]
     except VllamaError:
         return None
 
@@ -247,27 +250,28 @@ def report_plan(
     environ: Mapping[str, str],
     *,
     running: Plan | None = None,
+    need: Need = DEFAULT_NEED,
     **more: Any,
 ) -> dict[str, Any]:
     """Plan for a model and return the report, which also says why there may be no plan.
 
-    `running` is the plan that it is loaded by. `more` goes to `report`; without `files` those on
-    this disk are looked at.
+    `need`: see `Need.apply`. `running` is the plan that it is loaded by. `more` goes to `report`;
+    without `files` those on this disk are looked at.
     """
     outcome: Plan | VllamaError
-    refused = None
+    bundle, refused = need.apply(bundle), None
     try:
         outcome = running or make_first_plan(
-            facts, bundle, info, Need(), lambda: more.get("forms", ())
+            facts, bundle, info, need, lambda: more.get("forms", ())
         )
     except VllamaError as error:
         outcome = error
         if isinstance(error, NotEnoughMemory):
-            refused = find_refused(facts, bundle, info)
+            refused = find_refused(facts, bundle, info, need)
     if isinstance(outcome, Plan):
         bundle = outcome.bundle  # another quantization of it, where its own does not fit
     more.setdefault("files", list_files_here(bundle))
-    return make_report(facts, bundle, outcome, environ=environ, refused=refused, **more)
+    return make_report(facts, bundle, outcome, environ=environ, refused=refused, need=need, **more)
 
 
 def list_files_here(bundle: Bundle) -> list[dict[str, Any]]:

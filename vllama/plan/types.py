@@ -12,6 +12,7 @@ import msgspec
 from vllama.base.units import format_amount, format_amounts
 from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
+from vllama.dialects.ollama.options import OWN_OPTIONS
 from vllama.engines.base import DiscoveredEngines, Engine, Installation, Memory, Mode, Settings
 from vllama.machine.types import Accelerator, Platform, name_pool
 from vllama.models.types import Bundle, Format, ModelInfo
@@ -32,6 +33,18 @@ class Need(msgspec.Struct, frozen=True, kw_only=True):
     load: LoadOptions = LoadOptions()
     logprobs: bool = False
     concurrent: bool = False  # requests have come while another one was served
+
+    def apply(self, bundle: Bundle) -> Bundle:
+        """Return a model as if the user had set for it what this asks of its load."""
+        load, settings, parameters = self.load, bundle.settings, bundle.parameters
+        own = {name: x for name in OWN_OPTIONS if (x := getattr(load, name)) is not None}
+        if load.draft_num_predict is not None:
+            parameters = {**parameters, "draft_num_predict": load.draft_num_predict}
+        settings = replace(settings, **own, origins={**settings.origins, **dict.fromkeys(own, "")})
+        return replace(bundle, parameters=parameters, settings=settings)
+
+
+DEFAULT_NEED = Need()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -113,8 +113,8 @@ def widen_need(old: Instance, need: Need) -> Need:
     contexts = (need.load.num_ctx, asked.load.num_ctx, had and had.context_length)
     context = max((each for each in contexts if each), default=None)
     logprobs = need.logprobs or asked.logprobs or bool(had and had.logprobs)
-    engine = need.load.engine or asked.load.engine
-    load = msgspec.structs.replace(need.load, num_ctx=context, engine=engine)
+    given = {name: x for name, x in msgspec.structs.asdict(need.load).items() if x is not None}
+    load = msgspec.structs.replace(asked.load, **given | {"num_ctx": context})
     return msgspec.structs.replace(need, load=load, logprobs=logprobs)
 
 

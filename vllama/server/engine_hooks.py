@@ -85,8 +85,7 @@ class Planner:
         with a smaller quantization on this disk if the model's own does not fit into memory.
         """
         info = await executors.upkeep.run(self._in_use.library.plan_info, bundle)
-        if engine := need.load.engine:  # as if the user had set it for this model
-            bundle = replace(bundle, settings=replace(bundle.settings, engine=engine))
+        bundle = need.apply(bundle)
         facts, key = await self._now(bundle), (bundle.key, need.mode)
         known = self._instead.get(key)
         if (

@@ -25,6 +25,9 @@ export const fileSize = (bytes) => scale(bytes, 1000, DECIMAL);
 /** Memory, in powers of 1024. @param {number | null} [bytes] */
 export const memorySize = (bytes) => scale(bytes, 1024, BINARY);
 
+/** A length of context, in powers of 1024: "8K", "1M". @param {number} tokens */
+export const contextLength = (tokens) => scale(tokens, 1024, ["", "K", "M"]).replace(" ", "");
+
 /** @param {number | null} [value] */
 export const count = (value) => (known(value) ? value.toLocaleString("en") : DASH);
 

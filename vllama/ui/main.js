@@ -105,17 +105,12 @@ class AppShell extends View {
 
   banner() {
     const { status, reason = "", retryAt = 0 } = state.connection;
-    if (status === "locked") {
-      return html`<div class="banner calm">
-        <span>This server requires a key.</span>
-        <button @click=${useAnotherKey}>Enter a key</button>
-      </div>`;
-    }
-    if (status === "forbidden") {
-      return html`<div class="banner calm">
-        <span>This key can chat. Only keys with the scope <code>read</code> can see server activity.</span>
-        <button @click=${useAnotherKey}>Use another key</button>
-      </div>`;
+    if (status === "locked" || status === "forbidden") {
+      const [text, action] =
+        status === "locked"
+          ? ["This server requires a key.", "Enter a key"]
+          : [html`This key can chat. Only keys with the scope <code>read</code> can see server activity.`, "Use another key"];
+      return html`<div class="banner calm"><span>${text}</span> <button @click=${useAnotherKey}>${action}</button></div>`;
     }
     if (status !== "lost") return nothing;
     const seconds = Math.max(0, Math.round((retryAt - Date.now()) / 1000));

@@ -64,6 +64,7 @@ interface Events {
 type Answer<Path extends string> =
   Path extends "api/tags" ? Schemas["Tags"]
   : Path extends "api/plan" ? Plan
+  : Path extends "api/fits" ? Schemas["ModelFits"]
   : Path extends "api/show" ? Schemas["ShownModel"]
   : Path extends "api/config" ? Settings
   : Path extends "api/logs" ? Schemas["Logs"]
@@ -174,6 +175,13 @@ interface Model {
   live?: ModelRow;
 }
 
+/** An order of models; those of one group stand under a title. */
+interface Order {
+  label: string;
+  compare(a: Model, b: Model): number;
+  group?(model: Model): string;
+}
+
 /** What the parts of the page of models need of it. */
 interface ModelsView {
   opened: Map<string, HTMLElement>;
@@ -228,9 +236,9 @@ interface Notice {
 }
 
 /** The children of a view that it calls. */
-interface PlanElement extends HTMLElement {
-  model: string;
-  isHere: boolean;
+interface ListedModels extends HTMLElement {
+  page: ModelsView;
+  update(): void;
 }
 interface ListElement extends HTMLElement {
   following: boolean;
@@ -254,7 +262,7 @@ interface FormElement extends HTMLElement {
   fill(text: string): void;
 }
 interface HTMLElementTagNameMap {
-  "plan-choices": PlanElement;
+  "model-list": ListedModels;
   "windowed-list": ListElement;
   "time-chart": ChartElement;
   "chat-turn": TurnElement;

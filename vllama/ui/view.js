@@ -45,6 +45,12 @@ export class View extends HTMLElement {
     this.leaving.signal.addEventListener("abort", () => clearInterval(timer));
   }
 
+  /** Change fields, and render. @param {object} fields */
+  change(fields) {
+    Object.assign(this, fields);
+    this.update();
+  }
+
   /** Render before the next frame: several changes cost one rendering, a hidden page none. */
   update() {
     if (this.pending) return;

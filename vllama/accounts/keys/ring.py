@@ -208,12 +208,12 @@ def check_model(*names: str) -> None:
         )
 
 
-def check_engine() -> None:
-    """Raise Forbidden unless the request may choose the engine of a model."""
+def check_load_option(name: str) -> None:
+    """Raise Forbidden unless the request may set how a model is loaded, beyond Ollama's options."""
     key = current_key.get()
     if key is not None and not key.allows(Scope.ADMIN):
         raise Forbidden(
-            f"cannot use the option 'engine': key '{key.name}' does not allow it",
+            f"cannot use the option '{name}': key '{key.name}' does not allow it",
             hint="omit it, or use a key with the scope 'admin'",
         )
 

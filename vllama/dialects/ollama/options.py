@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from vllama.base.errors import BadRequest
+from vllama.base.kinds import CACHE_TYPES
 from vllama.base.meaning import TEXT
 from vllama.chat.request import LoadOptions, Sampling
 
@@ -32,8 +33,11 @@ _FLOATS = (
     "temperature", "top_p", "min_p", "typical_p", "repeat_penalty", "presence_penalty",
     "frequency_penalty",
 )  # fmt: skip
-_UNUSED_INTEGERS = ("draft_num_predict",)  # no engine takes them with a request
-_LOAD_INTEGERS = ("num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread")
+_LOAD_INTEGERS = (
+    "num_ctx", "num_batch", "num_gpu", "main_gpu", "num_thread", "draft_num_predict",
+)  # fmt: skip
+OWN_OPTIONS = ("engine", "kv_cache_type", "num_parallel")
+"""Options that Ollama does not have: no parameter of a model sets them, and not every key may."""
 
 
 _NUMBERS: Mapping[str, str] = {
@@ -95,8 +99,6 @@ def resolve_options(
             sampling[name] = _number(name, merged[name], float, "float32")
     if "stop" in merged:
         sampling["stop"] = _strings("stop", merged["stop"])
-    for name in _UNUSED_INTEGERS:
-        _number(name, merged.get(name, 0), int, "integer")
     if sampling.get("max_tokens", 0) < 0:  # -1: no limit; -2: fill the context, which bounds both
         sampling["max_tokens"] = None
     load: dict[str, Any] = {
@@ -108,10 +110,13 @@ def resolve_options(
         if not isinstance(merged["use_mmap"], bool):
             raise _refuse("use_mmap", "boolean")
         load["use_mmap"] = merged["use_mmap"]
-    if (engine := request.get("engine")) is not None:  # no parameter of a model chooses it
-        if not isinstance(engine, str):
-            raise _refuse("engine", "string")
-        load["engine"] = engine
+    load |= {name: x for name in OWN_OPTIONS if (x := request.get(name)) is not None}
+    if (count := load.get("num_parallel")) is not None:
+        load["num_parallel"] = max(1, _number("num_parallel", count, int, "integer"))
+    if not isinstance(load.get("engine", ""), str):
+        raise _refuse("engine", "string")
+    if load.get("kv_cache_type", CACHE_TYPES[0]) not in CACHE_TYPES:
+        raise BadRequest(f'option "kv_cache_type" must be one of {", ".join(CACHE_TYPES)}')
     sampling["own"] = frozenset(own).difference(named)
     if has_own_defaults:
         sampling["left_out"] = frozenset(Sampling.__struct_fields__).difference(sampling)

@@ -374,6 +374,7 @@ class PlanBody(NamedBody):
     context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
     gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
     strict: Annotated[bool, says("false: try other plans too")] | None = None
+    options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 
 
 Token: TypeAlias = Annotated[int, says(**make_integer(0))]

@@ -48,6 +48,7 @@ from vllama.models.types import Bundle, ModelInfo, PullEvent
 from vllama.net.http.request import Request
 from vllama.plan.quant_fallback import list_forms_here
 from vllama.plan.report import report_plan
+from vllama.plan.types import DEFAULT_NEED
 from vllama.routes.events.rows import add_conversations, make_loaded_row
 from vllama.routes.inference.adapters import drop_old_names, see_changes
 from vllama.routes.ollama.progress import (
@@ -61,7 +62,7 @@ from vllama.routes.ollama.progress import (
 from vllama.routes.route import Parameter, RouteKind, ollama_route
 
 if TYPE_CHECKING:
-    from vllama.plan.types import Facts
+    from vllama.plan.types import Facts, Need
     from vllama.routes.context import Gateway
     from vllama.scheduler.views import FailureView
 
@@ -192,11 +193,12 @@ def describe_plan(
     *,
     facts: Facts | None = None,
     as_it_runs: bool = True,
+    need: Need = DEFAULT_NEED,
 ) -> dict[str, Any]:
     """Return the plan that a model is loaded by, or would be, as `vllama plan` tells it.
 
     `facts` stand in for those of the start. Without `as_it_runs` the model is planned anew even if
-    it is loaded.
+    it is loaded, for `need`.
     """
     views = gateway.scheduler.list_views()
     # by name too: it may be loaded in another quantization (`plan.quant_fallback`)
@@ -209,6 +211,7 @@ def describe_plan(
         gateway.environ,
         running=running.plan if running and as_it_runs else None,
         forms=list_forms_here(gateway.catalog.library, bundle),
+        need=need,
     )
     words = describe_template(bundle, info)
     told["loaded"], told["placement"] = running is not None, running.placed if running else ""

@@ -31,7 +31,7 @@ from vllama.plan.engine_report import Engines, report_engines
 from vllama.plan.preview import Fit, preview_fit, preview_plan
 from vllama.plan.quant_fallback import Form, list_other_forms
 from vllama.plan.recommend import Recommendation, list_recommendations
-from vllama.plan.types import Facts
+from vllama.plan.types import DEFAULT_NEED, Facts, Need
 from vllama.routes.ollama.models import describe_plan, need_name
 from vllama.routes.route import Parameter, Route, RouteKind, server_route
 from vllama.scheduler.room import Room, add_room, find_free
@@ -280,10 +280,12 @@ async def _preview(
                 raise
             told = {"model": name, "error": error.message, "hint": error.hint}
         return told, facts, False
-    told = await executors.disk.run(
-        describe_plan, gateway, entry.bundle, entry.info, facts=facts, as_it_runs=not given
-    )
-    return told, facts, not given and told["loaded"]
+    options = wanted.get("options") or {}
+    need = Need(load=entry.options(options)[1]) if options else DEFAULT_NEED
+    as_it_runs = not (given or options)
+    describe = partial(describe_plan, facts=facts, as_it_runs=as_it_runs, need=need)
+    told = await executors.disk.run(describe, gateway, entry.bundle, entry.info)
+    return told, facts, as_it_runs and told["loaded"]
 
 
 def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:

@@ -63,8 +63,12 @@ class TimeChart extends HTMLElement {
     if (!this.data || !this.isConnected) return;
     this.plot?.destroy();
     const style = getComputedStyle(this);
-    /** @param {string} name */
-    const color = (name) => style.getPropertyValue(name).trim();
+    const brush = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
+    /** Return a color of the theme in hexadecimal. @param {string} name */
+    const color = (name) => {
+      brush.fillStyle = style.getPropertyValue(name);
+      return brush.fillStyle;
+    };
     const axis = {
       stroke: color("--muted"),
       grid: { stroke: color("--line"), width: 1 },

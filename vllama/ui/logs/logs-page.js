@@ -87,13 +87,9 @@ class LogsPage extends View {
   attemptChoice() {
     const attempts = this.logs.find((log) => log.name === this.name)?.attempts ?? [];
     if (attempts.length < 2) return nothing;
-    /** @param {FieldEvent} event */
-    const pick = (event) => {
-      location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined });
-    };
     return html`<label
       ><span>Attempt</span>
-      <select @change=${pick}>
+      <select @change=${(event) => (location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined }))}>
         <option value="" .selected=${!this.attempt}>newest</option>
         ${attempts.toReversed().map(
           ({ attempt, written_at: time }) => html`<option
@@ -108,8 +104,7 @@ class LogsPage extends View {
   }
 
   summary() {
-    /** @param {string} line */
-    const matches = this.pattern ? this.countMatches() : 0;
+    const matches = this.pattern ? this.lines.filter((line) => this.matches(line)).length : 0;
     const found = this.pattern ? `, ${matches ? count(matches) : "none"} with “${this.pattern}”` : nothing;
     return html`${plural(this.lines.length, "line")}${found}${this.status ? ` · ${this.status}` : nothing}`;
   }
@@ -141,15 +136,9 @@ class LogsPage extends View {
     return line.toLowerCase().includes(this.pattern);
   }
 
-  countMatches() {
-    return this.lines.filter((line) => this.matches(line)).length;
-  }
-
   /** @param {string} text */
   search(text) {
-    this.pattern = text.toLowerCase();
-    this.found = -1;
-    this.update();
+    this.change({ pattern: text.toLowerCase(), found: -1 });
   }
 
   /** @param {FieldEvent} event */
@@ -176,10 +165,8 @@ class LogsPage extends View {
 
   /** @param {"following" | "onlyMatches"} field @param {FieldEvent} event */
   set(field, event) {
-    this[field] = event.target.checked;
-    this.found = -1;
+    this.change({ [field]: event.target.checked, found: -1 });
     if (field === "following" && this.following) this.querySelector("windowed-list")?.scrollToEnd();
-    this.update();
   }
 
   async refresh() {

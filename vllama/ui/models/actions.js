@@ -13,11 +13,12 @@ const FOREVER = -1;
 /** @type {Map<string, AbortController>} */
 const loading = new Map(); // names → AbortController of the loads that this page has asked for
 
-/** Load a model, and wait until it is loaded. `options`: Ollama's, such as `num_ctx`. @param {string} name @param {Record<string, unknown>} [options] */
-export async function load(name, options) {
+/** Load a model, `again` if it is loaded, and wait for it. `options`: Ollama's, such as `num_ctx`. @param {string} name @param {Record<string, unknown>} [options] */
+export async function load(name, options, again = false) {
   const abort = new AbortController();
   loading.set(name, abort);
-  await report(ask("api/generate", { model: name, options }, { signal: abort.signal }), `${name} is loaded.`);
+  const begin = again ? ask("api/generate", { model: name, keep_alive: 0 }) : Promise.resolve();
+  await report(begin.then(() => ask("api/generate", { model: name, options }, { signal: abort.signal })), `${name} is loaded.`);
   if (loading.get(name) === abort) loading.delete(name);
 }
 
@@ -59,15 +60,10 @@ export async function remove(name) {
 export const endRequest = (id) =>
   report(send(`api/requests/${encodeURIComponent(id)}`, { method: "DELETE" }), "The request was stopped.");
 
-/** Send a node no more requests; its running answers go on. @param {string} name */
-export const drain = (name) => setDrained(name, "drain", `${name} finishes its responses and gets no new requests.`);
-
-/** @param {string} name */
-export const undrain = (name) => setDrained(name, "undrain", `${name} gets requests again.`);
-
-/** @param {string} name @param {string} action @param {string} success */
-async function setDrained(name, action, success) {
-  await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), success);
+/** Send a node no more requests, while its running responses go on, or send it requests again. @param {string} name @param {"drain" | "undrain"} action */
+export async function setDrained(name, action) {
+  const success = action === "drain" ? "finishes its responses and gets no new requests" : "gets requests again";
+  await report(ask(`api/nodes/${encodeURIComponent(name)}/${action}`, {}), `${name} ${success}.`);
   await refreshNodes();
 }
 

@@ -31,7 +31,7 @@ export function machine() {
     <h2 id="machine-title" class="hidden">This machine</h2>
     <div class="pools">${pools.sort(([a], [b]) => Number(a === "ram") - Number(b === "ram")).map(([name, pool]) => poolBar(name, pool))}</div>
     <div class="pulse">
-      <p class="speed ${now ? "" : "muted"}"><strong>${rate(now)}</strong> tokens/s</p>
+      <p class="speed">${now || requests.length ? html`<strong>${rate(now)}</strong> tokens/s` : html`<strong class="muted">Idle</strong>`}</p>
       <p class="muted">
         ${requests.length
           ? html`<a href=${linkTo("activity")}>${plural(requests.length - waiting, "request")} running, ${waiting} waiting</a>`
@@ -66,7 +66,6 @@ function modelPart(row, { planned, measured }) {
   const now = rateNow(names);
   const note = now ? `${rate(now)} tokens/s` : "";
   const tone = toneOf(row);
-  return measured
-    ? { label: names.join(", "), bytes: measured, kind: "model", tone, note }
-    : { label: `${names.join(", ")} (planned)`, bytes: planned, kind: "plan", tone, note };
+  const label = names.join(", ") + (measured ? "" : " (planned)");
+  return { label, bytes: measured || planned, kind: measured ? "model" : "plan", tone, note };
 }

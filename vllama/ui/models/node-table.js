@@ -4,7 +4,7 @@ import { clock, count, memorySize } from "../format.js";
 import { listNodes } from "../live/nodes.js";
 import { badge } from "../parts/badge.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { drain, undrain } from "./actions.js";
+import { setDrained } from "./actions.js";
 
 /** Return a table with a row for each node, nothing without nodes. */
 export function nodeTable() {
@@ -15,14 +15,9 @@ export function nodeTable() {
     <table class="cards nodes">
       <thead>
         <tr>
-          <th scope="col">Node</th>
-          <th scope="col">State</th>
-          <th scope="col">Loaded</th>
-          <th scope="col" class="number">Running</th>
-          <th scope="col" class="number">Waiting</th>
-          <th scope="col" class="number">GPU free</th>
-          <th scope="col" class="number">RAM free</th>
-          <th scope="col">Actions</th>
+          ${["Node", "State", "Loaded"].map((text) => html`<th scope="col">${text}</th>`)}
+          ${["Running", "Waiting", "GPU free", "RAM free"].map((text) => html`<th scope="col" class="number">${text}</th>`)}
+          <th scope="col"><span class="hidden">Actions</span></th>
         </tr>
       </thead>
       <tbody>${nodes.map(nodeRow)}</tbody>
@@ -46,8 +41,8 @@ function nodeRow(row) {
     <td data-label="RAM free" class="number">${size(row.ram_free)}</td>
     <td class="actions">
       ${isLost ? nothing : state === "draining"
-        ? html`<button aria-label="Undrain ${name}" @click=${() => undrain(name)}>Undrain</button>`
-        : html`<button aria-label="Drain ${name}" @click=${() => drain(name)}>Drain</button>`}
+        ? html`<button aria-label="Undrain ${name}" @click=${() => setDrained(name, "undrain")}>Undrain</button>`
+        : html`<button aria-label="Drain ${name}" @click=${() => setDrained(name, "drain")}>Drain</button>`}
     </td>
   </tr>`;
 }

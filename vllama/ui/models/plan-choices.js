@@ -1,135 +1,120 @@
-/** The plan of a model, with its choices: quantization, context and engine. Each choice is planned anew. */
+/** The plan of a model that is here, and its load options, each with what it changes in the plan. */
 
-import { count, fileSize } from "../format.js";
-import { ask, explain, isForbidden } from "../server.js";
+import { count, memorySize } from "../format.js";
+import { latestSample } from "../live/state.js";
+import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { View } from "../view.js";
-import * as actions from "./actions.js";
+import { load } from "./actions.js";
+import { Planned } from "./planned.js";
 import { planReport } from "./plan-report.js";
 
-/** Tokens to choose from: those above the automatic context, as a request can only raise it. */
-const CONTEXTS = [8192, 16_384, 32_768, 65_536, 131_072, 262_144];
+const CONTEXTS = [4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
+const CACHES = [["f16", "f16"], ["q8_0", "q8_0: half of f16"], ["q4_0", "q4_0: a quarter, less exact"]];
 
-class PlanChoices extends View {
-  /** To be set before it is shown. `model`: a name. `isHere`: it is to be loaded, not downloaded. */
-  model = "";
-  isHere = false;
+class PlanChoices extends Planned {
+  isAdmin = false; // to be set before it is shown: the key may choose what is not Ollama's
 
-  /** @type {{ model?: string, engine?: string, context_length?: number }} */ choice = {}; // model, engine and context_length, where they are not the server's
-  /** @type {Plan | null} */ first = null; // the plan without a choice: it knows all that there is to choose from
-  /** @type {Plan | null} */ plan = null;
-  problem = "";
+  /** @type {Record<string, string>} */ effects = {}; // what each choice has changed in the plan
 
   enter() {
     this.ask();
   }
 
-  leave() {
-    this.asking?.abort();
+  /** @param {AbortSignal} signal */
+  fetchPlan(signal) {
+    return ask("api/plan", { model: this.model, options: this.choice }, { signal });
   }
 
-  /** @param {keyof PlanChoices["choice"]} field @param {string | number} value */
-  choose(field, value) {
-    this.choice = { ...this.choice, [field]: value || undefined };
-    this.ask();
-  }
-
-  async ask() {
-    this.asking?.abort();
-    const asking = (this.asking = new AbortController());
-    this.update();
-    try {
-      const plan = await ask("api/plan", { model: this.model, ...this.choice }, { signal: asking.signal });
-      this.first ??= plan;
-      Object.assign(this, { plan, problem: "" });
-    } catch (error) {
-      if (asking.signal.aborted) return;
-      this.problem = isForbidden(error) ? "Only keys with the scope read can see plans." : explain(error);
-    }
-    if (this.asking === asking) this.asking = null;
+  /** @param {string} field @param {string | number} value */
+  async choose(field, value) {
+    const before = this.plan;
+    await super.choose(field, value);
+    this.effects[field] = before && this.plan && field in this.choice ? describeChange(before, this.plan) : "";
     this.update();
   }
 
   template() {
-    const { plan, problem } = this;
+    const { first, plan, problem } = this;
     return html`
-      ${this.first ? this.choices(this.first) : nothing}
+      ${first ? this.options(first) : nothing}
       <div role="status">
         ${problem ? html`<p class="error">${problem}</p>` : nothing}
-        ${this.asking ? html`<p class="muted">Planning for ${this.choice.model ?? this.model} …</p>` : nothing}
+        ${this.asking ? html`<p class="muted">Planning for ${this.model} …</p>` : nothing}
       </div>
-      ${plan && !problem ? html`${this.action(plan)} ${planReport(plan)}` : nothing}
+      ${plan && !problem ? planReport(plan) : nothing}
     `;
   }
 
   /** @param {Plan} first */
-  choices({ candidates, engines, context_length: context = 0, max_context_length: most }) {
-    const named = (candidates ?? [])
-      .filter((row) => row.quantization && row.repository)
-      .toSorted((a, b) => Number(a.size_bytes) - Number(b.size_bytes));
-    const contexts = CONTEXTS.filter((tokens) => tokens > context && tokens <= (most ?? tokens));
-    const installed = (engines ?? []).filter((row) => row.version);
-    return html`<div class="choices">
-      ${named.length > 1 && !this.isHere ? this.quantizations(named) : nothing}
-      <label>
-        <span>Context</span>
-        <select @change=${(event) => this.choose("context_length", Number(event.target.value))}>
-          <option value="">automatic${context ? `: ${count(context)} tokens` : ""}</option>
-          ${contexts.map((tokens) => html`<option value=${tokens}>${count(tokens)} tokens</option>`)}
-        </select>
-      </label>
-      ${installed.length > 1
-        ? html`<label>
-            <span>Engine</span>
-            <select @change=${(event) => this.choose("engine", event.target.value)}>
-              <option value="">automatic</option>
-              ${installed.map((row) => html`<option value=${row.engine}>${row.title}</option>`)}
-            </select>
-          </label>`
-        : nothing}
-    </div>`;
+  options(first) {
+    const { engines = [], context_length: context = 0, max_context_length: most, reasons = [] } = first;
+    const contexts = CONTEXTS.filter((tokens) => tokens <= (most ?? tokens));
+    const installed = engines.filter((row) => row.version);
+    const hasGpu = Object.keys(latestSample()?.memory ?? {}).some((pool) => pool !== "ram");
+    const isChosen = Object.keys(this.choice).length;
+    const isLoaded = this.plan?.loaded;
+    return html`<details class="load-options">
+      <summary>Load options</summary>
+      <div class="choices">
+        ${this.select("num_ctx", "Context", contexts.map((tokens) => [tokens, `${count(tokens)} tokens`]), `automatic${context ? `: ${count(context)} tokens` : ""}`)}
+        ${hasGpu ? this.number("num_gpu", "GPU layers", 0) : nothing}
+        ${this.number("num_thread", "Threads", 1)}
+        ${this.isAdmin
+          ? html`${this.select("kv_cache_type", "KV cache", CACHES)} ${this.number("num_parallel", "Parallel requests", 1)}
+            ${installed.length > 1 ? this.select("engine", "Engine", installed.map((row) => [row.engine, row.title])) : nothing}`
+          : nothing}
+        ${reasons.some((reason) => reason.includes("draft model")) ? this.select("draft_num_predict", "Draft model", [[0, "off"]]) : nothing}
+      </div>
+      <p class="row">
+        <button class="primary" ?disabled=${!isChosen || this.asking || this.plan?.error} @click=${() => load(this.model, this.choice, isLoaded)}>
+          ${isLoaded ? "Reload" : "Load"} with these options
+        </button>
+        <small>They hold until the model is unloaded. The config file keeps them for every load.</small>
+      </p>
+    </details>`;
   }
 
-  /** @param {Candidate[]} rows */
-  quantizations(rows) {
-    const taken = this.plan?.candidates?.find((row) => row.taken);
-    return html`<div role="group" aria-label="Quantization" class="options">
-      ${rows.map(
-        (row) => html`<button
-          aria-pressed=${row.repository === taken?.repository && row.quantization === taken?.quantization}
-          title=${row.reason}
-          @click=${() => this.choose("model", `hf.co/${row.repository}:${row.quantization}`)}
-        >
-          ${row.quantization} <small>${fileSize(row.size_bytes)}</small>
-        </button>`,
-      )}
-    </div>`;
+  /** @param {string} field @param {string} label @param {(string | number)[][]} values */
+  select(field, label, values, automatic = "automatic") {
+    /** @param {string} text */
+    const choose = (text) => this.choose(field, values.find(([value]) => String(value) === text)?.[0] ?? "");
+    return html`<label>
+      <span>${label}</span>
+      <select @change=${(event) => choose(event.target.value)}>
+        <option value="">${automatic}</option>
+        ${values.map(([value, words]) => html`<option value=${value}>${words}</option>`)}
+      </select>
+      ${this.effect(field)}
+    </label>`;
   }
 
-  /** Return what can be done with the plan: download the model, or load it as it was chosen. @param {Plan} plan */
-  action(plan) {
-    const { choice } = this;
-    const name = choice.model ?? this.model;
-    if (plan.download_bytes) {
-      // what does not fit is pulled by the name of its quantization only, as `vllama pull` does
-      const named = plan.error ? plan.model : name;
-      if (plan.error && named.endsWith(":latest")) return nothing;
-      const start = () => {
-        actions.pull(named);
-        this.dispatchEvent(new Event("download", { bubbles: true }));
-      };
-      return html`<button class=${plan.error ? "" : "primary"} @click=${start}>
-        ${plan.error ? "Download anyway" : "Download"} (${fileSize(plan.download_bytes)})
-      </button>`;
-    }
-    if (!this.isHere || plan.error) return nothing;
-    const { engine, context_length: context } = choice;
-    if (!engine && !context) return nothing;
-    const { title } = this.first?.engines.find((row) => row.engine === engine) ?? {};
-    const words = [title, context && `${count(context)} tokens of context`].filter(Boolean).join(" and ");
-    const load = () => actions.load(name, { num_ctx: context, engine });
-    return html`<button class="primary" @click=${load}>Load with ${words}</button>`;
+  /** @param {string} field @param {string} label @param {number} least */
+  number(field, label, least) {
+    /** @param {HTMLInputElement} input */
+    const choose = (input) => input.reportValidity() && this.choose(field, input.value && input.valueAsNumber);
+    return html`<label>
+      <span>${label}</span>
+      <input type="number" min=${least} step="1" placeholder="automatic" @change=${(event) => choose(event.target)} />
+      ${this.effect(field)}
+    </label>`;
   }
+
+  /** @param {string} field */
+  effect(field) {
+    return this.effects[field] ? html`<small class="effect">${this.effects[field]}</small>` : nothing;
+  }
+}
+
+/** Say what is different in a plan: context and memory, else its reasons. @param {Plan} before @param {Plan} after */
+function describeChange(before, after) {
+  if (after.error) return "It does not fit so.";
+  const changes = (after.devices ?? []).map(({ device, pool, takes_bytes: bytes }) => {
+    const was = before.devices?.find((row) => row.pool === pool)?.takes_bytes ?? 0;
+    return was === bytes ? "" : `${device}: ${memorySize(was)} → ${memorySize(bytes)}`;
+  });
+  if (before.context_length !== after.context_length) changes.unshift(`context: ${count(before.context_length)} → ${count(after.context_length)}`);
+  const reasons = (after.reasons ?? []).filter((reason) => !before.reasons?.includes(reason));
+  return changes.filter(Boolean).join(", ") || reasons.join("; ") || "no change";
 }
 
 customElements.define("plan-choices", PlanChoices);

@@ -12,6 +12,13 @@ const MEMORY = [
   ["process_bytes", "process"],
 ];
 
+/** Return how a model fits by its plan, and that in a sentence. @param {Plan} plan */
+export function judge({ error, now, memory, devices = [] }) {
+  if (error) return { fit: memory ? "too large" : "refused", summary: error };
+  const isDivided = devices.length > 1 && devices.some(({ pool }) => pool === "ram");
+  return { fit: now && !now.fits ? "later" : isDivided ? "partly" : "fits", summary: now?.summary };
+}
+
 /** Return the template of a plan. @param {Plan} plan */
 export function planReport(plan) {
   const fits = !plan.error;
@@ -88,40 +95,39 @@ function section(title, content, open = false) {
   return html`<details ?open=${open}><summary>${title}</summary>${content}</details>`;
 }
 
-/** @param {Plan["engines"]} engines */
-function engineTable(engines) {
-  if (!engines?.length) return nothing;
+/** Return a table, nothing without rows; the first cell of a row is its heading. @param {string[]} headings @param {{ taken?: boolean, cells: Renderable[] }[]} [rows] */
+function table(headings, rows) {
+  if (!rows?.length) return nothing;
   return html`<table class="plain">
-    <thead><tr><th scope="col">Engine</th><th scope="col">Version</th><th scope="col">Reason</th></tr></thead>
+    <thead><tr>${headings.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead>
     <tbody>
-      ${engines.map(
-        (row) => html`<tr class=${row.taken ? "taken" : ""}>
-          <th scope="row">${row.taken ? "→ " : ""}${row.title}</th>
-          <td>${row.version ?? "–"}</td>
-          <td>${row.reason}</td>
+      ${rows.map(
+        ({ taken, cells: [first, ...others] }) => html`<tr class=${taken ? "taken" : ""}>
+          <th scope="row">${taken ? "→ " : ""}${first ?? "–"}</th>
+          ${others.map((cell) => html`<td>${cell ?? "–"}</td>`)}
         </tr>`,
       )}
     </tbody>
   </table>`;
 }
 
+/** @param {Plan["engines"]} engines */
+const engineTable = (engines) =>
+  table(["Engine", "Version", "Why, or why not"], engines?.map(({ taken, title, version, reason }) => ({ taken, cells: [title, version, reason] })));
+
 /** @param {Plan["candidates"]} candidates */
-function candidateTable(candidates) {
-  if (!candidates?.length) return nothing;
-  return html`<table class="plain">
-    <thead><tr><th scope="col">Quantization</th><th scope="col">Repository</th><th scope="col">Size</th><th scope="col">Reason</th></tr></thead>
-    <tbody>
-      ${candidates.map(
-        (row) => html`<tr class=${row.taken ? "taken" : ""}>
-          <th scope="row">${row.taken ? "→ " : ""}${row.quantization ?? "–"}</th>
-          <td>${row.repository}</td>
-          <td>${fileSize(row.size_bytes)}</td>
-          <td>${row.reason}</td>
-        </tr>`,
-      )}
-    </tbody>
-  </table>`;
-}
+const candidateTable = (candidates) =>
+  table(
+    ["Quantization", "Repository", "Size", "Reason"],
+    candidates?.map((row) => ({ taken: row.taken, cells: [row.quantization, row.repository, fileSize(row.size_bytes), row.reason] })),
+  );
+
+/** @param {Plan["files"]} files */
+const fileTable = (files) =>
+  table(
+    ["File", "Size", "Where"],
+    files?.map((file) => ({ cells: [file.name, fileSize(file.size_bytes), file.here ? "on this disk" : "to download"] })),
+  );
 
 /** The plans that would be tried after a failure; the same steps often suit several kinds. @param {Plan} plan */
 function ladder(plan) {
@@ -137,21 +143,4 @@ function ladder(plan) {
       ([then, when]) => html`<dt>${when.join(", or ")}</dt><dd>${then}</dd>`,
     )}
   </dl>`;
-}
-
-/** @param {Plan["files"]} files */
-function fileTable(files) {
-  if (!files?.length) return nothing;
-  return html`<table class="plain">
-    <thead><tr><th scope="col">File</th><th scope="col">Size</th><th scope="col">Where</th></tr></thead>
-    <tbody>
-      ${files.map(
-        (file) => html`<tr>
-          <th scope="row">${file.name}</th>
-          <td>${fileSize(file.size_bytes)}</td>
-          <td>${file.here ? "on this disk" : "to download"}</td>
-        </tr>`,
-      )}
-    </tbody>
-  </table>`;
 }

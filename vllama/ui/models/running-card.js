@@ -42,7 +42,7 @@ function speed(live) {
   const now = rateNow(names);
   const last = lastRate(names);
   if (now || live.requests) return html`<p class="speed"><strong>${rate(now)}</strong> tokens/s now</p>`;
-  return html`<p class="speed muted"><strong>${rate(last)}</strong> ${last ? "tokens/s, last response" : "no response yet"}</p>`;
+  return html`<p class="speed muted">${last ? html`<strong>${rate(last)}</strong> tokens/s, last response` : "No response yet"}</p>`;
 }
 
 /** Return what it takes of a pool, in words and as a bar of the whole. @param {string} pool @param {ModelRow["memory"][string]} use @param {number} tone */

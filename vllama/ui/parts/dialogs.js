@@ -11,10 +11,7 @@ export function confirm({ title, text, action, field }) {
     <h2 id="dialog-title">${title}</h2>
     <p>${text}</p>
     ${field ? html`<label><span>${field.label}</span><input name=${field.name} placeholder=${field.hint} autocomplete="off" /></label>` : nothing}
-    <menu>
-      <button type="button" autofocus @click=${() => close(null)}>Cancel</button>
-      <button class="danger">${action}</button>
-    </menu>
+    ${menu(close, action, "danger")}
   `);
 }
 
@@ -23,10 +20,7 @@ export async function choose({ title, label, names, action }) {
   const answer = await open((close) => html`
     <h2 id="dialog-title">${title}</h2>
     <label>${label} <select name="name" autofocus>${names.map((name) => html`<option>${name}</option>`)}</select></label>
-    <menu>
-      <button type="button" @click=${() => close(null)}>Cancel</button>
-      <button class="primary">${action}</button>
-    </menu>
+    ${menu(close, action)}
   `);
   return answer && String(answer.get("name"));
 }
@@ -40,13 +34,16 @@ export async function askForKey(wasRefused) {
       ? html`<p class="error" role="alert">The server does not recognize that key.</p>`
       : nothing}
     <label>Key <input name="key" type="password" required autofocus autocomplete="off"></label>
-    <menu>
-      <button type="button" @click=${() => close(null)}>Cancel</button>
-      <button class="primary">Continue</button>
-    </menu>
+    ${menu(close, "Continue")}
   `);
   return answer && String(answer.get("key")).trim();
 }
+
+/** Return the buttons of a question; nothing dangerous has the focus. @param {(data: null) => void} close @param {string} action */
+const menu = (close, action, kind = "primary") => html`<menu>
+  <button type="button" ?autofocus=${kind === "danger"} @click=${() => close(null)}>Cancel</button>
+  <button class=${kind}>${action}</button>
+</menu>`;
 
 /** Show something to read. @param {string} title @param {Renderable} content */
 export function showDialog(title, content) {

@@ -15,7 +15,7 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
   const scale = 100 / Math.max(totalBytes, sum, 1);
   const free = freeBytes ?? Math.max(0, totalBytes - sum);
   const exceeds = sum > totalBytes;
-  return html`<figure class="memory ${exceeds ? "exceeds" : ""}">
+  return html`<figure class="memory">
     <figcaption><strong>${title}</strong> <span>${memorySize(totalBytes)}</span></figcaption>
     <div class="bar" aria-hidden="true">
       ${shown.map(
@@ -25,10 +25,9 @@ export function memoryBar({ title, totalBytes, parts, freeBytes }) {
           .style=${`width:${part.bytes * scale}%`}
         ><b>${part.label}</b><b>${memorySize(part.bytes)}</b></span>`,
       )}
-      ${exceeds ? nothing : html`<span class="rest"><b>free</b><b>${memorySize(free)}</b></span>`}
       ${exceeds
         ? html`<i class="limit" .style=${`left:${totalBytes * scale}%`}></i>`
-        : nothing}
+        : html`<span class="rest"><b>free</b><b>${memorySize(free)}</b></span>`}
     </div>
     <ul class="legend">
       ${shown.map(

@@ -51,7 +51,7 @@ class ApiReference extends View {
           <input
             type="search"
             placeholder="Search the routes"
-            @input=${(event) => this.find(event.target.value)}
+            @input=${(event) => this.change({ search: event.target.value.trim() })}
           >
         </label>
         <a href="../openapi.json">openapi.json</a>
@@ -97,7 +97,6 @@ class ApiReference extends View {
   /** @param {Operation} one */
   operation(one) {
     const id = one.operationId;
-    /** @param {string} id */
     const open = this.opened.has(id);
     return html`<details
       class="operation"
@@ -140,12 +139,6 @@ class ApiReference extends View {
       ${[...tables.values()].map(({ types, shown }) => fieldTable(types.join(", "), one.root, shown))}`;
   }
 
-  /** @param {string} text */
-  find(text) {
-    this.search = text.trim();
-    this.update();
-  }
-
   /** @param {FormEvent} event */
   useKey(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
@@ -162,7 +155,6 @@ class ApiReference extends View {
     this.update();
   }
 
-  /** @param {string} id */
   /** @param {string} id */
   open(id) {
     this.opened.add(id);

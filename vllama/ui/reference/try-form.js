@@ -1,6 +1,7 @@
 /** The form below an operation that sends a request, and shows the answer as it arrives. */
 
 import { duration } from "../format.js";
+import { copyFrom } from "../parts/copy.js";
 import { explain } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
@@ -15,7 +16,6 @@ class TryForm extends View {
   body = "";
   outcome = "";
   answer = "";
-  copied = false;
 
   /** `operation` and `models`, the models of the server, are set before it is shown. */
   enter() {
@@ -60,7 +60,7 @@ class TryForm extends View {
               rows=${Math.min(16, this.body.split("\n").length + 1)}
               spellcheck="false"
               .value=${this.body}
-              @input=${(event) => this.setBody(event.target.value)}
+              @input=${(event) => this.change({ body: event.target.value })}
             ></textarea>
           </label>`
         : nothing}
@@ -68,7 +68,7 @@ class TryForm extends View {
         ${this.stopping
           ? html`<button type="button" @click=${() => this.stopping?.abort()}>Stop</button>`
           : html`<button class="primary">Send</button>`}
-        <button type="button" @click=${this.copy} aria-live="polite">${this.copied ? "Copied" : "Copy as curl"}</button>
+        <button type="button" @click=${(event) => copyFrom(event.currentTarget, this.command())} aria-live="polite">Copy as curl</button>
       </p>
       <pre class="command"><code>${this.command()}</code></pre>
       <div aria-live="polite">${this.outcome ? html`<p>${this.outcome}</p>` : nothing}</div>
@@ -89,12 +89,6 @@ class TryForm extends View {
     this.update();
   }
 
-  /** @param {string} text */
-  setBody(text) {
-    this.body = text;
-    this.update();
-  }
-
   /** Take an example; a model that is not here is replaced by one that is. @param {number} number */
   choose(number) {
     const value = structuredClone(this.examples[number].value);
@@ -104,8 +98,7 @@ class TryForm extends View {
       const able = this.models.find(({ capabilities = [] }) => capabilities.includes(wanted));
       if (!names.includes(value.model) && able) value.model = able.name;
     }
-    this.body = JSON.stringify(value, null, 2);
-    this.update();
+    this.change({ body: JSON.stringify(value, null, 2) });
   }
 
   command() {
@@ -113,34 +106,20 @@ class TryForm extends View {
     return makeCommand(this.operation, makeUrl(this.operation, this.values), body);
   }
 
-  async copy() {
-    await navigator.clipboard?.writeText(this.command());
-    this.copied = true;
-    this.update();
-  }
-
   /** @param {FormEvent} event */
   async submit(event) {
     event.preventDefault(); // the policy of the page forbids to send forms
     const stopping = (this.stopping = new AbortController());
-    this.outcome = "Waiting for the response.";
-    this.answer = "";
-    this.update();
-    /** @param {string} text */
-    const show = (text) => {
-      this.answer = text;
-      this.update();
-    };
+    this.change({ outcome: "Waiting for the response.", answer: "" });
     try {
       const url = makeUrl(this.operation, this.values);
-      const answer = await sendRequest(this.operation, url, this.body, stopping.signal, show);
+      const answer = await sendRequest(this.operation, url, this.body, stopping.signal, (answer) => this.change({ answer }));
       this.outcome = `Status ${answer.status}, ${answer.type || "no content"}, ${duration(answer.seconds)}`;
       this.answer = answer.text;
     } catch (error) {
       this.outcome = explain(error);
     }
-    this.stopping = null;
-    this.update();
+    this.change({ stopping: null });
   }
 }
 

@@ -18,11 +18,10 @@ class KeyList extends View {
 
   async enter() {
     try {
-      this.found = await ask("api/keys");
+      this.change({ found: await ask("api/keys") });
     } catch {
-      return; // the rest of the page says so
+      // the rest of the page says so
     }
-    this.update();
   }
 
   get mayChange() {
@@ -83,8 +82,7 @@ class KeyList extends View {
 
   /** @param {Partial<KeyRow> | null} row */
   edit(row) {
-    Object.assign(this, { editing: row, problem: "" });
-    this.update();
+    this.change({ editing: row, problem: "" });
     if (row) requestAnimationFrame(() => /** @type {HTMLElement | null} */ (this.querySelector(".key-form input"))?.focus());
   }
 

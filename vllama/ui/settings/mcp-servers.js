@@ -10,8 +10,7 @@ class McpServers extends View {
 
   async enter() {
     this.listen("tools", () => this.enter());
-    this.states = await connectAll();
-    this.update();
+    this.change({ states: await connectAll() });
   }
 
   template() {
@@ -32,8 +31,8 @@ class McpServers extends View {
           <label><span>Name</span><input name="name" required maxlength="60" autocomplete="off" /></label>
           <label><span>URL</span><input name="url" type="url" required pattern="https?:.+" autocomplete="off" /></label>
           <label><span>Token, if it needs one</span><input name="token" type="password" autocomplete="off" /></label>
+          <button>Add the server</button>
         </div>
-        <menu><button>Add the server</button></menu>
       </form>
     </section>`;
   }

@@ -60,7 +60,7 @@ class SettingsPage extends View {
       ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
       <key-list .readOnly=${this.isReadOnly}></key-list>
       <mcp-servers></mcp-servers>
-      <input type="search" aria-label="Filter settings" placeholder="Filter" @input=${(event) => this.setFilter(event.target.value)} />
+      <input type="search" aria-label="Filter settings" placeholder="Filter" @input=${(event) => this.change({ filter: event.target.value.trim().toLowerCase() })} />
       ${groups.map((group) => this.table(group, shown.filter((row) => row.group === group)))}
       ${groups.length ? nothing : html`<p class="muted">No setting matches.</p>`}
     `;
@@ -91,7 +91,7 @@ class SettingsPage extends View {
         ${row.changeable && !this.isReadOnly ? this.form(row) : html`<code>${row.text}</code>`}
         ${problem ? html`<p class="error" role="alert">${problem}</p>` : nothing}
       </td>
-      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>takes effect when a model is loaded next</small>` : nothing}</td>
+      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>from the next load</small>` : nothing}</td>
     </tr>`;
   }
 
@@ -141,12 +141,6 @@ class SettingsPage extends View {
     } catch (error) {
       this.problems.set(row.key, explain(error));
     }
-    this.update();
-  }
-
-  /** @param {string} text */
-  setFilter(text) {
-    this.filter = text.trim().toLowerCase();
     this.update();
   }
 }
