@@ -213,7 +213,7 @@ function summarize(lines, format) {
       const known = values.filter((value) => value !== null);
       if (!known.length) return `${label} unknown`;
       const most = known.reduce((a, b) => Math.max(a, b));
-      return `${label} ${show(values.at(-1), format) now, ${format(most)} peak`;
+      return `${label} ${show(values.at(-1), format)} now, ${format(most)} peak`;
     })
     .join("; ");
 }
