@@ -46,7 +46,7 @@ CLAIMS = (
         inverse=True,
         alone=True,
     ),
-    Claim(text="40 % less memory", metric="memory, most", ratio="memory ÷ Ollama's", limit=0.6),
+    Claim(text="40 % less memory", metric="peak memory", ratio="memory ÷ Ollama's", limit=0.6),
     Claim(
         text="50 % faster loading",
         metric="cold load",

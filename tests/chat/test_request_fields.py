@@ -270,7 +270,7 @@ def test_parts_of_a_form() -> None:
     ],
 )
 def test_no_engine_opens_addresses_in_documents(document) -> None:
-    with pytest.raises(BadRequest, match="addresses in 'documents'"):
+    with pytest.raises(BadRequest, match="URLs in 'documents'"):
         parse_rerank({"query": "q", "documents": ["a", document]})
     fine = ["http://x is a text", {"text": "http://x"}, {"image": "data:image/png;base64,aaaa"}]
     fine += [{"image": "aaaa"}, {"title": "a.b", "body": "/x"}]

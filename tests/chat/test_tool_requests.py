@@ -184,7 +184,7 @@ def test_one_call_at_most() -> None:
         ({"tools": {}}, "Invalid value for 'tools': expected an array, got an object."),
         ({"tools": [{"type": "function"}]}, r"tools\[0\]\.function\.name"),
         ({"tool_choice": "often"}, "Invalid value for 'tool_choice'"),
-        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "no tool 'x'"),
+        ({"tool_choice": {"type": "function", "function": {"name": "x"}}}, "no such tool: 'x'"),
     ],
 )
 def test_what_is_refused(fields: dict[str, Any], words: str) -> None:

@@ -43,7 +43,7 @@ ENGINE = [
     (404, b'{"error":{"message":"The model `x` does not exist.","type":"NotFoundError"}}', UpstreamError, 404, "The model `x` does not exist."),
     (404, b'{"detail":"Not Found"}', BadRequest, 400, "Not Found"),
     (404, b"404 page not found\n", UpstreamError, 404, "404 page not found"),
-    (404, b"<html>Not Found</html>", UpstreamError, 404, "the server answers with status 404"),
+    (404, b"<html>Not Found</html>", UpstreamError, 404, "Not Found"),
     (404, b'{"error":"model \'x\' not found"}', UpstreamError, 404, "model 'x' not found"),
     (422, b'{"detail":[{"type":"missing","loc":["body","messages"],"msg":"Field required"},{"loc":[],"msg":"x"}]}', BadRequest, 400, "messages: Field required; x"),
     (400, b'{"error":"plain text"}', BadRequest, 400, "plain text"),

@@ -144,5 +144,5 @@ def test_what_is_left_out_is_logged_once(caplog: pytest.LogCaptureFixture) -> No
     with caplog.at_level(logging.WARNING):
         for number in IMPOSSIBLE.values():
             assert read_count(number, "the usage") is None
-    assert caplog.text.count("left out") == 1
+    assert caplog.text.count("ignoring unreadable data") == 1
     assert read_count(None, "the usage") is None and read_count(MAX_COUNT, "x") == MAX_COUNT

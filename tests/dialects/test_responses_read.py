@@ -167,8 +167,8 @@ def test_history_of_tools() -> None:
 
 
 LEFT_OUT = (
-    "[left out: image URLs are not currently supported, please use base64 encoded data instead]\n"
-    "[left out: invalid image input]\n[left out: file inputs are not currently supported]"
+    "[omitted: image URLs are not currently supported, please use base64 encoded data instead]\n"
+    "[omitted: invalid image input]\n[omitted: file inputs are not currently supported]"
 )
 
 

@@ -66,7 +66,7 @@ RX_7900 = card("Radeon RX 7900 XTX", driver=None, vendor=Vendor.AMD)
 ARC = card("Arc B580", driver=None, vendor=Vendor.INTEL)
 GB10 = card("NVIDIA GB10", (12, 1), shares_ram=True, total_bytes=64 * GIB, free_bytes=60 * GIB)
 NOT_4 = ("BF16", "AWQ", "FP8", "MODELOPT")
-OLD = "needs driver 580, and {} is installed (update it)"
+OLD = "needs driver 580, but {} is installed (update it)"
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_an_error_names_the_reason_and_the_way(installed, error, words, hint):
         (machine(RTX_4090), MachineKind.NVIDIA, ""),
         (machine(RTX_4090, P40), MachineKind.NVIDIA, ""),
         (machine(P40), MachineKind.CPU, "it does not use the Tesla P40, which has"),
-        (machine(replace(T4, driver="550.54")), MachineKind.CPU, "it needs driver 580, and 550.54"),
+        (machine(replace(T4, driver="550.54")), MachineKind.CPU, "it needs driver 580, but 550.54"),
         (machine(RX_7900), MachineKind.CPU, "its packages are for NVIDIA GPUs"),
         (machine(), MachineKind.CPU, ""),
     ],

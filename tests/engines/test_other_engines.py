@@ -219,7 +219,7 @@ def test_mlx_is_first_for_safetensors_on_apple_silicon_and_by_name_elsewhere():
         (TRANSFORMERS, CPU, {"quant": "MLX4"}, "Apple's MLX"),
         (SGLANG, H100, {"quant": "MLX4"}, "Apple's MLX"),
         (MLX, MAC, {"quant": "MLX4"}, None),
-        (MAX, CPU, {"quant": "BF16"}, "float32 only, and these are BF16"),
+        (MAX, CPU, {"quant": "BF16"}, "only float32 weights, not BF16"),
         (MAX, CPU, {"quant": "F32"}, None),
         (MAX, H100, {"quant": "BF16"}, None),
         (TINYGRAD, CPU, {"metadata": {"tokenizer.ggml.pre": "smollm"}}, "tokenizer (smollm)"),

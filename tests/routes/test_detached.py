@@ -180,7 +180,7 @@ def test_a_response_that_does_not_ask_for_it_ends_with_its_client(server: Server
     connection.getresponse().readline()
     assert "ordinary" not in ids(server)
     connection.close()
-    server.wait_for(r"the client has left")
+    server.wait_for(r"the client disconnected")
     assert get(server, "/api/streams/ordinary")[0] == 404
 
 

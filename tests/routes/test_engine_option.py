@@ -43,12 +43,12 @@ def test_a_plan_with_load_options_is_that_of_the_load(tmp_path):
         before = server.get("/api/plan?model=plain")
         status, plan = server.post("/api/plan", {"model": "plain", "options": options})
         assert status == 200
-        assert "1 thread, as asked for" in plan["reasons"]
-        assert "1 thread, as asked for" not in before["reasons"]
+        assert "1 thread, as requested" in plan["reasons"]
+        assert "1 thread, as requested" not in before["reasons"]
         assert "set by the load options: num_parallel, kv_cache_type" in plan["reasons"]
         server.post("/api/generate", {"model": "plain", "options": options})
         loaded = server.get("/api/plan?model=plain")
         assert loaded["loaded"] and loaded["memory"] == plan["memory"]
-        assert "1 thread, as asked for" in loaded["reasons"]
+        assert "1 thread, as requested" in loaded["reasons"]
         again = server.post("/api/plan", {"model": "plain", "options": {"num_thread": 2}})[1]
-        assert "2 threads, as asked for" in again["reasons"]
+        assert "2 threads, as requested" in again["reasons"]

@@ -132,7 +132,7 @@ def test_two_requests_of_one_id_are_told_apart(server: Server) -> None:
 
 def test_a_request_that_does_not_run(server: Server) -> None:
     status, body = end(server, "nobody")
-    assert status == 404 and "no request 'nobody' is running" in body.decode()
+    assert status == 404 and "request 'nobody' is not running" in body.decode()
     assert server.request("GET", "/api/requests")[0] == 401
 
 

@@ -67,7 +67,7 @@ async def test_what_cannot_be_used_is_told(records, told) -> None:
 
 
 def test_certificates_of_nodes_behind_a_name_are_pinned() -> None:
-    with pytest.raises(ConfigError, match=r"their addresses"):
+    with pytest.raises(ConfigError, match=r"the addresses of nodes"):
         check_nodes(Config(nodes=("dns+https://nodes:1",)))
     check_nodes(Config(nodes=("dns+http://nodes:1",)))
 

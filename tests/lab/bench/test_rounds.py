@@ -64,7 +64,7 @@ def test_a_measurement_with_a_reload_is_repeated_and_told() -> None:
     row = run(server)
     assert (row["reloads"], len(server.asked)) == (1, 2 * (1 + MIN_REQUESTS))
     assert make_remarks([row], ["vllama"]) == [
-        "vllama loaded the model again once in a measurement: round 2, 1 client, short prompts; "
+        "vllama reloaded the model once in a measurement: round 2, 1 client, short prompts; "
         "it was repeated"
     ]
 

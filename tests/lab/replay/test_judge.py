@@ -23,7 +23,7 @@ def test_the_same_text():
 
 def test_other_texts_without_log_probabilities():
     found = judge(says("one two"), says("one too"))
-    assert found.verdict is Verdict.DIFFERENT and "no log probabilities" in found.reason
+    assert found.verdict is Verdict.DIFFERENT and "log probabilities are not available" in found.reason
     difference = found.difference
     assert (difference.where, difference.character) == ("text", 5)
     assert (difference.before, difference.a, difference.b) == ("one t", "wo", "oo")
@@ -79,7 +79,7 @@ def test_the_first_text_that_differs_is_shown():
 
 def test_an_answer_that_is_cut_earlier_is_another_one():
     found = judge(says("one", cut=True), says("one two", cut=True))
-    assert found.verdict is Verdict.DIFFERENT and "another length" in found.reason
+    assert found.verdict is Verdict.DIFFERENT and "a different length" in found.reason
     assert judge(says("one", cut=True), says("one", cut=True)).verdict is Verdict.SAME
     # an engine that stops in the midst of a character may say so by a sign for it, or not at all
     assert judge(says("one", cut=True), says("one\ufffd", cut=True)).verdict is Verdict.SAME

@@ -78,8 +78,8 @@ def test_forms_of_prompts(data, prompts):
 @pytest.mark.parametrize(
     ("data", "words"),
     [
-        (b"", "there are none"),
-        (b"[]", "there are none"),
+        (b"", "the file has none"),
+        (b"[]", "the file has none"),
         (b"[1]", "number 1 has no text"),
         (b'{"prompt": "a"}\n{"text": "b"}', "number 2 has no text"),
         (b'["a"', "Expecting"),

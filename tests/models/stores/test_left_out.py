@@ -136,7 +136,7 @@ def test_other_folders_with_a_bad_item(tmp_path, caplog) -> None:
         assert read_records(home / "conversations") == []
         assert sweep(home / "run") == []
         assert list(OllamaModels(home).names()) == []
-    assert "left out: " in caplog.text
+    assert "ignored: " in caplog.text
 
 
 @pytest.mark.parametrize("item", ITEMS)

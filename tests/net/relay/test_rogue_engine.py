@@ -313,14 +313,19 @@ def test_a_call_is_looked_for_in_the_beginning_of_an_answer_only() -> None:
 
 @pytest.mark.parametrize("kind", ["text", "arguments", "arguments that are collected"])
 def test_a_stream_that_is_written_again_at_its_end_has_a_limit(kind: str) -> None:
-    half = "a" * (MAX_TEXT // 2 + 1)
-    delta: dict[str, object] = {"content": half}
-    if kind != "text":
-        delta = {"tool_calls": [{"index": 0, "function": {"name": "f", "arguments": half}}]}
+    def half(sign: str) -> dict[str, object]:
+        text = sign * (MAX_TEXT // 2 + 1)
+        call = {"index": 0, "function": {"name": "f", "arguments": text}}
+        return {"content": text} if kind == "text" else {"tool_calls": [call]}
+
     reply = chat(traits=VLLM) if kind.endswith("collected") else responses_reply()
-    reply.feed(chunk(**delta), 1)
+    reply.feed(chunk(**half("a")), 1)
     with pytest.raises(UpstreamError, match="more than 16000000 characters"):
-        reply.feed(chunk(**delta), 2)
+        reply.feed(chunk(**half("b")), 2)
+    again = chat(traits=VLLM) if kind.endswith("collected") else responses_reply()
+    with pytest.raises(UpstreamError, match="more than 16000000 characters"):
+        for number in range(3):  # arguments that are repeated are held
+            again.feed(chunk(**half("a")), number)
 
 
 @pytest.mark.parametrize(

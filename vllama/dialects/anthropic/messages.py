@@ -144,7 +144,7 @@ def split_result(parts: list[dict[str, Any]]) -> tuple[str, list[dict[str, Any]]
             else:
                 media.append(read_part(part))
         except BadRequest as error:
-            texts.append(f"[left out: {error.message}]")
+            texts.append(f"[omitted: {error.message}]")
     return "\n".join(texts), media
 
 
