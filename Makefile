@@ -67,7 +67,7 @@ RELEASE_ARGS := -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_RPATH='$$ORIGIN' -DCM
   -DLLAMA_BUILD_TOOLS=ON -DLLAMA_BUILD_SERVER=ON -DLLAMA_USE_PREBUILT_UI=OFF
 test-release: $(STAMPS)/release $(STAMPS)/dev $(STAMPS)/model
 	TEST_ARCHIVE=$(CURDIR)/$(RELEASE)/build.tar.gz $(BIN)/python -m pytest tests/e2e/test_release_real.py
-	VLLAMA_TEST_LLAMA_SERVER=$(CURDIR)/$(RELEASE)/build/bin/llama-server $(BIN)/python -m pytest -m "not other_engines" tests/e2e/test_llama_server_real.py tests/e2e/test_real.py tests/e2e/test_templates_real.py tests/e2e/test_tools.py
+	VLLAMA_TEST_LLAMA_SERVER=$(CURDIR)/$(RELEASE)/build/bin/llama-server $(BIN)/python -m pytest -m "not other_engines" tests/e2e/test_llama_server_real.py tests/e2e/test_rpc_real.py tests/e2e/test_real.py tests/e2e/test_templates_real.py tests/e2e/test_tools.py
 
 # llama.cpp's Vulkan build on Mesa's software device: real layers and buffers without a GPU. Some 12 minutes of
 # compiling on two cores, once; needs Debian's mesa-vulkan-drivers, libvulkan-dev, glslc and spirv-headers.

@@ -30,8 +30,8 @@ ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "docs" / "pictures"
 SETUP = "vllama engines install llama-server --yes"
 COMMANDS = (
-    "vllama recommend",
     'vllama run smollm2:135m "What is machine learning? Answer in one sentence."',
+    'vllama recommend --for code --gpu "RTX 4090"',
 )
 WIDTH, HEIGHT = 100, 40
 HEX = re.compile(r"[0-9a-f]{6}")
@@ -44,7 +44,7 @@ LIGHT = TerminalTheme(
 )  # fmt: skip
 # without the fonts that rich would have the reader's browser fetch
 FORMAT = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" role="img">
-<title>Models that suit this machine, and a response</title>
+<title>A response, and models that suit a machine</title>
 <style>
 .{unique_id}-matrix {{ font-family: ui-monospace, Menlo, Consolas, monospace;
   font-size: {char_height}px; line-height: {line_height}px; }}

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
+from tests.hub import Fault, StandInHub
 from tests.routes.test_access import ask, command
 from tests.routes.test_ollama_chat import until
 from tests.server_process import Server
+from tests.tiny import write_tiny_gguf
 from vllama.base import audit
 
 
@@ -65,52 +67,125 @@ def test_programs_that_write_at_once_break_no_line(tmp_path: Path) -> None:
     assert len({line["subject"] for line in read(tmp_path)}) == 150
 
 
+ADMIN = "sk-of-the-config"
+PULLED, SLOW = "hf.co/test/Tiny-GGUF:Q8_0", "hf.co/test/Slow-GGUF:Q8_0"
+
+
 @pytest.fixture
-def server(tmp_path: Path) -> Iterator[Server]:
-    (tmp_path / "config.toml").write_text('keep_alive = "7m"\napi_key = "sk-of-the-config"\n')
-    with Server(tmp_path, "--config", str(tmp_path / "config.toml"), "--watch") as running:
-        running.model("plain")
+def hub(tmp_path: Path) -> Iterator[StandInHub]:
+    (tmp_path / "repo").mkdir()
+    write_tiny_gguf(tmp_path / "repo" / "Tiny-Q8_0.gguf", n_ctx=4096)
+    (tmp_path / "slow").mkdir()
+    write_tiny_gguf(tmp_path / "slow" / "Tiny-Q8_0.gguf", n_ctx=4096, seed=1)
+    with StandInHub() as running:
+        running.add_repo("test/Tiny-GGUF", tmp_path / "repo")
+        running.add_repo("test/Slow-GGUF", tmp_path / "slow")
+        running.fault = lambda method, path, headers, origin: (
+            Fault(bytes_per_s=20_000) if origin == "cdn" and "Slow" in path else None
+        )
         yield running
+
+
+@pytest.fixture
+def server(tmp_path: Path, hub: StandInHub) -> Iterator[Server]:
+    """A head, so that there is a node to drain."""
+    (tmp_path / "config.toml").write_text(f'keep_alive = "7m"\napi_key = "{ADMIN}"\n')
+    given = ("--config", str(tmp_path / "config.toml"), "--watch", "--hang-timeout", "0")
+    with (
+        Server(tmp_path / "node") as node,
+        Server(
+            tmp_path / "head", *given, "--node", node.url, env={"HF_ENDPOINT": hub.url}
+        ) as running,
+    ):
+        running.model("plain")
+        running.model("stalls", "--stall-after", "2")
+        yield running
+
+
+def load(model: str, **more: Any) -> dict[str, Any]:
+    return {"model": model, "stream": False, **more}
+
+
+SETTINGS, OFF = {"settings": {"keep_alive": "10m"}}, {"keep_alive": 0}
+MADE = {"model": "made", "from": "plain", "system": "You are brief.", "stream": False}
+COPY = {"source": "plain", "destination": "copied"}
+ACTS: list[tuple[str, str, Any, str, Any, Any]] = [
+    ("POST", "/api/keys", {"name": "bob"}, "keys add bob", {}, {"name": "bob", "rate": None}),
+    (
+        "PATCH", "/api/keys/bob", {"budget": "5/month", "model_rate": ["plain=9/min"]},
+        "keys change bob", {"budget": None, "model_rate": []},
+        {"budget": "5/month", "model_rate": ["plain=9/min"]},
+    ),
+    ("POST", "/api/keys/bob/rotate", {}, "keys rotate bob", {}, {}),
+    ("DELETE", "/api/keys/bob", None, "keys revoke bob", {"revoked_at": None}, {}),
+    ("DELETE", "/api/keys/bob", None, "keys remove bob", {"name": "bob"}, {}),
+    ("POST", "/api/copy", COPY, "models copy copied:latest", {}, {"source": "plain:latest"}),
+    ("POST", "/api/create", MADE, "models create made:latest", {}, {"digest": ...}),
+    ("POST", "/api/create", {**MADE, "system": "x"}, "models create made:latest", {"digest": ...},
+     {"digest": ...}),
+    ("DELETE", "/api/delete", {"model": "copied"}, "models delete copied:latest", {"digest": ...},
+     {}),
+    ("POST", "/api/generate", load("plain"), "models load plain:latest", {}, {"loaded": True}),
+    ("POST", "/api/generate", load("plain"), "", {}, {}),  # it is loaded
+    ("POST", "/api/chat", load("plain", **OFF), "models unload plain:latest", {"loaded": True}, {}),
+    ("POST", "/api/pull", load(PULLED), f"models pull {PULLED}", {}, {}),
+    ("POST", "/api/pull", load(PULLED), f"models pull {PULLED}", {"digest": ...}, {}),
+    ("POST", "/api/pull", load(SLOW, background=True), f"models pull {SLOW}", {}, {}),
+    ("DELETE", "/api/pull", {"model": SLOW}, f"models pull stop {SLOW}", {"progress": ...}, {}),
+    ("POST", "/api/nodes/127.0.0.1/drain", {}, "nodes drain 127.0.0.1", {"drained": False},
+     {"drained": True}),
+    ("POST", "/api/nodes/127.0.0.1/undrain", {}, "nodes undrain 127.0.0.1", {"drained": True},
+     {"drained": False}),
+    ("DELETE", "/api/requests/stuck", None, "requests end stuck",
+     {"key": "app", "model": "stalls:latest"}, {}),
+    ("PATCH", "/api/config", SETTINGS, "config change ", {"keep_alive": "7m"},
+     {"keep_alive": "10m"}),
+    ("PATCH", "/api/config", {"settings": {"keep_alive": "soon"}}, "", {}, {}),
+    ("GET", "/api/tags", None, "", {}, {}),
+]  # fmt: skip
+
+
+def agrees(told: dict[str, Any], wanted: dict[str, Any]) -> bool:
+    """Return whether the wanted values are there; `...` is any value, None may be left out."""
+    return all(told.get(name) == value or (value is ... and name in told)
+               for name, value in wanted.items())  # fmt: skip
 
 
 @pytest.mark.slow
 def test_each_act_has_its_line(server: Server) -> None:
     data, user = server.home / "data", f"command as {getpass.getuser()}"
-    admin = "sk-of-the-config"
-    root = command(server, "keys", "add", "root", "--scope", "admin", key=admin)
-    command(server, "keys", "change", "root", "--rate", "600/min", key=admin)
-    acts = [(user, "keys add", "root"), (user, "keys change", "root")]
-    source = {"source": "plain", "destination": "copied"}
-    model = {"model": "made", "from": "plain", "system": "You are brief.", "stream": False}
-    for method, path, body, act in (
-        ("POST", "/api/keys", {"name": "bob", "group": "team"}, "keys add bob"),
-        ("PATCH", "/api/keys/bob", {"budget": "5/month"}, "keys change bob"),
-        ("POST", "/api/keys/bob/rotate", {}, "keys rotate bob"),
-        ("DELETE", "/api/keys/bob", None, "keys revoke bob"),
-        ("DELETE", "/api/keys/bob", None, "keys remove bob"),
-        ("POST", "/api/copy", source, "models copy copied:latest"),
-        ("POST", "/api/create", model, "models create made:latest"),
-        ("DELETE", "/api/delete", {"model": "copied"}, "models delete copied:latest"),
-        ("PATCH", "/api/config", {"settings": {"keep_alive": "10m"}}, "config change "),
-        ("PATCH", "/api/config", {"settings": {"keep_alive": "soon"}}, ""),
-        ("GET", "/api/tags", None, ""),
-    ):
-        status, told = ask(server, root, path, body, method)
-        assert (status == 200) is (bool(act) or method == "GET"), told
-        acts += [("root", *act.rsplit(" ", 1))] if act else []
-    file = server.home / "config.toml"
-    file.write_text(file.read_text().replace("10m", "12m"))
-    until(lambda: len(read(data)) > len(acts))
-    acts.append(("owner", "config change", ""))
+    root = command(server, "keys", "add", "root", "--scope", "admin", key=ADMIN)
+    app = command(server, "keys", "add", "app", key=ADMIN)
+    command(server, "keys", "change", "root", "--rate", "600/min", key=ADMIN)
+    acts = [(user, "keys add", "root"), (user, "keys add", "app"), (user, "keys change", "root")]
+    client = server.connect()
+    body = json.dumps({"model": "stalls", "messages": [{"role": "user", "content": "hi"}]})
+    client.request(
+        "POST", "/api/chat", body, {"authorization": f"Bearer {app}", "x-request-id": "stuck"}
+    )
+    client.getresponse().readline()
+    for method, path, content, act, before, after in ACTS:
+        status, told = ask(server, root, path, content, method)
+        refused = "soon" in str(content)
+        assert (status >= 400) is refused, (act, told)
+        if act:
+            acts.append(("root", *act.rsplit(" ", 1)))
+            line = read(data)[-1]
+            assert agrees(line["before"], before) and agrees(line["after"], after), (act, line)
+        assert len(read(data)) == len(acts), (path, read(data)[-1])
+    client.close()
+    file = server.home.parent / "config.toml"
+    text = file.read_text().replace("10m", "12m")
+    for changed in (text, f'{text}[groups.team]\nbudget = "9/month"\n'):
+        file.write_text(changed)
+        acts.append(("owner", "config change", ""))
+        until(lambda: len(read(data)) >= len(acts))
+    command(server, "keys", "open", key=root)
+    acts.append((user, "keys open", ""))
     lines = read(data)
     assert [(one["who"], one["act"], one["subject"]) for one in lines] == acts
-    by_act = {(one["act"], one["subject"]): one for one in lines}
-    changed = by_act["keys change", "bob"]
-    assert (changed["before"], changed["after"]) == ({"budget": None}, {"budget": "5/month"})
-    assert (lines[-1]["before"], lines[-1]["after"]) == (
-        {"keep_alive": "10m"},
-        {"keep_alive": "12m"},
-    )
-    assert by_act["models copy", "copied:latest"]["after"] == {"source": "plain:latest"}
-    for secret in (root, admin, root[-4:]):
+    assert len(lines) >= 20 and len({one["act"] for one in lines}) == 17
+    assert lines[-3]["after"] == {"keep_alive": "12m"}
+    assert "9/month" in str(lines[-2]["after"])
+    for secret in (root, app, ADMIN, root[-4:]):
         assert secret not in (data / audit.FILE_NAME).read_text()

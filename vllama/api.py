@@ -35,6 +35,7 @@ from vllama.plan.form_choice import FitsHere
 from vllama.plan.ladder import make_first_plan
 from vllama.plan.preview import Resolved, resolve_name
 from vllama.plan.quant_fallback import list_forms_here
+from vllama.plan.remote import add_remote
 from vllama.plan.types import Need, Plan
 from vllama.server.preflight import gather_facts
 from vllama.supervise.guard import Command, Guard, GuardFailed
@@ -63,7 +64,7 @@ def plan(model: str, **settings: Any) -> Plan:
     library, facts = _library(settings_), gather_facts(settings_)
     found = resolve_name(library, facts, whole_path(model))
     if found.resolution is None:
-        info = library.plan_info(found.bundle)
+        facts, info = add_remote(facts, found.bundle), library.plan_info(found.bundle)
         return make_first_plan(
             facts, found.bundle, info, Need(), lambda: list_forms_here(library, found.bundle)
         )

@@ -5,7 +5,7 @@
 Each round makes a new conversation of some thousand tokens, and asks its second turn after one of
 three events, in turn: the model was unloaded; the server was stopped and started; everything was
 killed, 15 s after the last answer. The answer should equal that of a second server, which nothing
-disturbs, byte for byte, and begin in a tenth of the time that a cold one takes, each with the start
+disturbs, byte for byte, and begin in a fifth of the time that a cold one takes, each with the start
 of the engine. Then the engine is killed in the midst of the same answer, which is resumed
 (`--no-kills` leaves that out).
 """
@@ -41,7 +41,7 @@ WORDS = (
 EVENTS = ("unload", "stop", "kill")
 SILENT_S = 15.0
 MODEL = "conversation"
-BAR = 0.1
+BAR = 0.2
 
 
 class Asked(msgspec.Struct):

@@ -135,6 +135,8 @@ def test_other_words_for_an_action(
         (["cache", "remove"], "cannot ask", "agree with --yes"),
         (["run"], "Missing argument 'MODEL'", "see 'vllama run --help'"),
         (["ps", "-a"], "No such option: -a", "list all models: vllama list"),
+        (["run", "m", "--ctx", "8"], "No such option: --ctx", "/set parameter num_ctx VALUE"),
+        (["ps", "--parallel=3"], "No such option: --parallel", "see 'vllama ps --help'"),
         (["rm", "-f", "m"], "No such option: -f", "leave out -f"),
         (["stop", "--all"], "No such option: --all", "name the models"),
         (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
@@ -343,3 +345,19 @@ def test_completion_of_a_shell_that_is_none(vllama: Vllama) -> None:
     done = vllama("completion", "tcsh")
     assert done.returncode == 2
     assert done.stderr.endswith("Hint: use one of bash, zsh, fish\n")
+
+
+def test_every_option_without_its_value_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    for name, action in [(n, a) for n in COMMANDS for a in (*list_actions(n), "")]:
+        command = load_command(name)
+        command = command.commands[action] if action else command
+        words = [name, action] if action else [name]
+        for option in (each for each in command.params if each.opts[0].startswith("-")):
+            flag = option.opts[0]
+            if prepare([flag]) != ([flag], ()):  # --think, which has a value of its own
+                continue
+            given = [*words, f"{flag}=1" if option.is_flag else flag]
+            assert run(given) == 2, given
+            says = "takes no value" if option.is_flag else "needs a value"
+            page = f"Hint: see 'vllama {' '.join(words)} --help'\n"
+            assert capsys.readouterr().err == f"Error: {flag} {says}\n{page}"

@@ -38,7 +38,7 @@ def offers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Offer]:
 
 def test_what_each_offer_says(offers: list[Offer]) -> None:
     first, second = ("\n".join(describe_offer(each)) for each in offers)
-    assert "why       runs on any CPU, faster than llama-cpp-python" in first
+    assert "why       runs on CPUs and GPUs" in first
     assert "llama.cpp (llama-server): llama.cpp b11434" in first
     assert "note      the project's own build, which suits any processor" in first
     assert "note      it is compiled, for some 4 minutes" in second

@@ -91,6 +91,9 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     assert vllama("engines", "remove", "painter", "--yes").stdout == "Painter is removed\n"
     assert not home(env).exists()
     assert vllama("engines", "remove", "painter").returncode == 3
+    lines = (home(env).parents[1] / "audit.jsonl").read_text().splitlines()
+    acts = [(line["act"], line["subject"]) for line in map(json.loads, lines)]
+    assert acts == [("engines install", "painter 2.5")] * 3 + [("engines remove", "painter")]
 
 
 @pytest.mark.parametrize(
@@ -191,6 +194,8 @@ def test_serve_installs_the_engine_that_was_asked_for(
     with server:
         assert "cannot use Painter: it is not installed" in server.output
         assert "Painter 2.5" in server.output
+        told = (Path(server.env["VLLAMA_DATA_DIR"]) / "audit.jsonl").read_text()
+        assert '"act": "engines install", "subject": "painter 2.5"' in told
         assert (
             server.post("/api/generate", {"model": model, "prompt": "x", "stream": False})[0] == 200
         )
@@ -232,6 +237,14 @@ def test_versions_beside_each_other(vllama: Vllama, env: dict[str, str]) -> None
     assert removed.returncode == 0 and not beside.exists()
     assert engine_row(vllama)["version"] == "2.5"
     assert vllama(*INSTALL, "--version", "3; rm").returncode == 3
+    lines = (home(env).parents[1] / "audit.jsonl").read_text().splitlines()
+    acts = [(line["act"], line["subject"], line["after"]) for line in map(json.loads, lines)]
+    assert acts == [
+        ("engines install", "painter 2.5", {}),
+        ("engines install", "painter 3.0", {}),
+        *(("engines use", "painter", {"in use": f"painter{at}"}) for at in ("@3.0", "", "@3.0")),
+        ("engines remove", "painter 3.0", {}),
+    ]
 
 
 @pytest.mark.slow

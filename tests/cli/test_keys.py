@@ -67,6 +67,31 @@ def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
     assert "has not been revoked" in vllama("keys", "rm", "ann").stderr
 
 
+def test_limits_of_models_and_a_proxys_key(vllama: Vllama, data: Path) -> None:
+    words = ("--model-rate", "big=10/min", "--model-rate", "qwen3:*=1/h", "--rate", "60/min")
+    words += ("--model-tokens", "big=100k/day,small=5", "--trusts-user", "yes")
+    assert vllama("keys", "add", "web", *words).returncode == 0
+    shown = json.loads(vllama("keys", "list", "--json").stdout)["keys"][0]
+    assert shown["model_rate"] == ["big=10/min", "qwen3:*=1/h"] and shown["trusts_user"] is True
+    assert shown["model_tokens"] == ["big=100k/day", "small=5/day"]
+    table = vllama("keys").stdout
+    for cell in ("60/min, big=10/min, qwen3:*=1/h", "big=100k/day, small=5/day", "trusts-user"):
+        assert cell in table
+    changed = vllama("keys", "change", "web", "--model-rate", "none", "--trusts-user", "no")
+    assert changed.returncode == 0
+    (key,) = read_keys(data / "keys.json")
+    assert (key.model_rate, key.trusts_user, str(key.rate)) == ((), False, "60/min")
+    for flag, value in (
+        ("--model-rate", "big"),
+        ("--model-rate", "big=10/month"),
+        ("--model-tokens", "=5"),
+        ("--model-tokens", "big=5/h"),
+        ("--trusts-user", "perhaps"),
+    ):
+        refused = vllama("keys", "change", "web", flag, value)
+        assert refused.returncode == 2 and f"cannot use {flag}: " in refused.stderr
+
+
 def test_both_secrets_of_a_rotated_key_are_listed(vllama: Vllama, data: Path) -> None:
     old = vllama("keys", "add", "ci", "--scope", "admin").stdout.strip()
     new = vllama("keys", "rotate", "ci", "--overlap", "24h").stdout.strip()

@@ -120,14 +120,20 @@ class Clients:
 @contextmanager
 def nginx(folder: Path, ports: list[int], change: Callable[[str], str]) -> Iterator[int]:
     """Run nginx with our example, in front of servers on `ports`; yield its own port."""
+    port, example = free_port(), CONFIG.read_text()
+    for old, new in zip((11434, 11435, 11436), (port, *ports), strict=True):
+        example = example.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
+    with run_nginx(folder, port, change(example)):
+        yield port
+
+
+@contextmanager
+def run_nginx(folder: Path, port: int, servers: str) -> Iterator[None]:
+    """Run nginx with a configuration of servers, which listens on `port`."""
     program = shutil.which("nginx", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
     if program is None:
         lacking("nginx is missing")
     folder.mkdir()
-    port = free_port()
-    example = CONFIG.read_text()
-    for old, new in zip((11434, 11435, 11436), (port, *ports), strict=True):
-        example = example.replace(f"127.0.0.1:{old}", f"127.0.0.1:{new}")
     own = "".join(
         f"{name}_temp_path {folder / name};"
         for name in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -135,13 +141,13 @@ def nginx(folder: Path, ports: list[int], change: Callable[[str], str]) -> Itera
     config = folder / "nginx.conf"
     config.write_text(
         f"daemon off; worker_processes 2; pid {folder / 'pid'}; error_log {folder / 'log'};"
-        f"events {{}} http {{ access_log off; {own} {change(example)} }}"
+        f"events {{}} http {{ access_log off; {own} {servers} }}"
     )
     with subprocess.Popen([program, "-p", str(folder), "-c", str(config)]) as process:
         try:
             until(lambda: accepts(port) or process.poll() is not None)
             assert process.poll() is None, (folder / "log").read_text()
-            yield port
+            yield
         finally:
             process.send_signal(signal.SIGQUIT)
 

@@ -342,7 +342,7 @@ def test_a_cut_stream_is_no_success(stream: bytes, streamed: bool) -> None:
         (b'error: {"code":500,"message":"gone"}\n\n', "gone"),
         (b'data: {"error":{}}\n\n', "the engine reported an error without a message"),
         (b'data: {"detail":"no"}\n\n', "no"),
-        (b"data: {nonsense\n\n", "the engine sent an event that is not valid JSON"),
+        (b"data: {nonsense\n\n", "the engine sent an event that is not valid JSON: {nonsense"),
     ],
 )
 def test_errors_in_the_stream(stream: bytes, text: str) -> None:

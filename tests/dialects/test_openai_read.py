@@ -241,6 +241,11 @@ CALLED = {"name": "f", "arguments": "{}"}
          "", None, [("s", '{"input":"x"}')], []),
         ({"role": "assistant", "tool_calls": [{}, {"function": CALLED}]},
          "", None, [("f", "{}")], ["messages[0].tool_calls[0]"]),
+        ({"role": "assistant", "content": {"type": "text", "text": "a"}}, "a", None, [], []),
+        ({"role": "user", "content": {"type": "text", "text": "a"}}, "a", None, [], []),
+        ({"role": "assistant", "content": 5}, "5", None, [], []),
+        ({"role": "assistant", "content": [{"type": "image_url", "image_url": "http://x/y.png"}, "a"]},
+         "a", None, [], ["messages[0].content[0] image_url"]),
     ],
 )  # fmt: skip
 def test_what_is_in_a_conversation_is_accepted(turn, content, thinking, calls, passed_over) -> None:
@@ -250,6 +255,36 @@ def test_what_is_in_a_conversation_is_accepted(turn, content, thinking, calls, p
     assert [(call.name, call.text) for call in read.tool_calls] == calls
     assert list(asked.passed_over) == passed_over
     assert chat(VLLM, messages=[turn, {"role": "user", "content": "go on"}])
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "file", "file": {"file_id": "f"}},
+        {"type": "image_url", "image_url": {"url": "https://example.org/x.png"}},
+        {"type": "text", "text": None},
+        None,
+    ],
+)
+@pytest.mark.parametrize(
+    "since",
+    [
+        [{"role": "assistant", "content": "a"}, {"role": "user", "content": "go on"}],
+        [{"role": "assistant", "tool_calls": [{"id": "c", "function": CALLED}]},
+         {"role": "tool", "tool_call_id": "c", "content": "b"}],
+        [{"role": "assistant", "content": "a"}, None, {"role": "user", "content": "go on"},
+         {"role": "assistant", "content": "b"}],
+    ],
+)  # fmt: skip
+def test_what_the_user_asked_earlier_is_passed_over(part, since) -> None:
+    turn = {"role": "user", "content": [{"type": "text", "text": "read"}, part]}
+    asked = read_chat({"model": "m", "messages": [turn, *since]})
+    assert asked.messages[0].content == "read"
+    assert asked.passed_over[-1].startswith("messages[0].content[1] ")
+    assert len(asked.messages) == 1 + len([one for one in since if one])
+    assert ("messages[2]" in asked.passed_over) == (None in since)
+    with pytest.raises(BadRequest):
+        read_chat({"model": "m", "messages": [*since, turn]})
 
 
 def test_parameters_may_be_true() -> None:
@@ -298,7 +333,15 @@ def test_tools_and_choices_as_in_other_apis(tool, choice, wanted) -> None:
     [
         ({"messages": [{"role": "user"}]}, "Invalid value for 'messages[0].content': expected a string or an array, got null."),
         ({"messages": []}, "[] is too short - 'messages'"),
-        ({"messages": [None]}, "Invalid value for 'messages[0]': expected an object, got null."),
+        ({"messages": [None, {"role": "user"}]}, "Invalid value for 'messages[1].content': expected a string or an array, got null."),
+        (
+            {"messages": [{"role": "assistant", "content": "a"}, {"role": "user", "content": {"type": "file"}}]},
+            "file inputs are not currently supported",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "file"}]}, {"role": "assistant", "content": "a"}]},
+            "file inputs are not currently supported",  # an answer that is begun
+        ),
         (
             {"response_format": {"type": "json_schema", "json_schema": {"schema": 5}}},
             'invalid format: "5"; expected "json" or a valid JSON Schema object',
@@ -383,6 +426,20 @@ def test_capabilities(traits: Traits, fields: dict[str, Any], text: str) -> None
     with pytest.raises(CapabilityMissing) as caught:
         chat(traits, **fields)
     assert caught.value.message == text
+
+
+def test_media_of_earlier_turns_are_left_out_for_a_model_that_takes_none() -> None:
+    see = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    hear = {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}}
+    turn = {"role": "user", "content": [{"type": "text", "text": "see"}, see, hear]}
+    messages = [turn, {"role": "assistant", "content": "a"}, {"role": "user", "content": "b"}]
+    for traits, kept in ((LCP, []), (VLLM, [see])):
+        sent, prepared = adapt_chat({"messages": messages}, traits)
+        content = sent["messages"][0]["content"]
+        assert content in ("see", [{"type": "text", "text": "see"}, *kept])
+        assert prepared.ignored == ("messages[0] media",)
+        with pytest.raises(CapabilityMissing):
+            adapt_chat({"messages": messages[:1]}, traits)
 
 
 @pytest.mark.parametrize(

@@ -160,6 +160,6 @@ class Library:
 def test_models() -> None:
     told = list(storage.models(Library(0)))
     assert [finding.text for finding in told] == [
-        "1 models on this disk can be used", "bad: it is cut"
+        "usable models on this disk: 1", "bad: it is cut"
     ]  # fmt: skip
     assert [finding.text for finding in storage.models(Library(6))][-1] == "and 2 more"

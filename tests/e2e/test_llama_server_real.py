@@ -9,6 +9,7 @@ import sys
 import threading
 from contextlib import contextmanager
 from pathlib import Path
+from string import ascii_letters
 
 import openai
 import pytest
@@ -294,6 +295,37 @@ def test_a_schema_holds_after_the_thinking(native, thoughtful, name, think):
     silent = ask(native, body | {"think": False, "format": AGE}, "/api/chat")
     assert set(json.loads(silent["message"]["content"])) == {"age"}
     assert "thinking" not in silent["message"]
+
+
+@pytest.mark.parametrize("told", ["thinking", "content"])
+def test_a_kill_in_either_pass_is_not_seen(native, told):
+    words = [*(f" {letter}" for letter in ascii_letters), *THOUGHTS[3:]]
+    name = f"ponders-{told}"
+    path = native.models / f"{name}.gguf"
+    write_counting_gguf(weights(), path, words, ends=True, template=THINKS)
+    ages = {"type": "array", "items": {"enum": [30, 40]}, "minItems": 99, "maxItems": 99}
+    body = {"model": name, "messages": HI, "format": ages, "options": {"temperature": 0}}
+
+    def read(lines):
+        said = [json.loads(line) for line in lines]
+        assert "error" not in said[-1]
+        texts = [
+            "".join(x["message"].get(name, "") for x in said) for name in ("thinking", "content")
+        ]
+        return *texts, said[-1]["done_reason"], said[-1]["eval_count"]
+
+    with native.open("/api/chat", body) as answer:
+        undisturbed = read(answer.read().splitlines())
+    assert undisturbed[0].split() == list(ascii_letters)
+    engine = native.engine(name)
+    with native.open("/api/chat", body) as answer:
+        lines = [answer.readline()]
+        while not json.loads(lines[-1])["message"].get(told):
+            lines.append(answer.readline())
+        engine.kill()
+        assert read([*lines, *answer.read().splitlines()]) == undisturbed
+    assert native.engine(name).pid != engine.pid
+    native.wait_for(f"{name}.* response resumed")
 
 
 def test_inputs_are_cut_with_what_the_model_puts_around_them(native):

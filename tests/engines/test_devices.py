@@ -137,6 +137,10 @@ def test_rocr_hides_gpus():
     assert [one.index for one in machine.accelerators] == [1, 2]
 
 
+REMOTE = [
+    gpu(1024 + n, f"RPC{n} ({server})", bus=server, vendor=Vendor.REMOTE)
+    for n, server in enumerate(("a:1", "b:1"))
+]
 BUSES = [gpu(0, bus="0000:01:00.0"), gpu(1, bus="0000:02:00.0")]
 
 
@@ -162,6 +166,10 @@ BUSES = [gpu(0, bus="0000:01:00.0"), gpu(1, bus="0000:02:00.0")]
          "Vulkan1 is at 0000:02:00.0, not 0000:01:00.0", None),
         ({"gpu_bytes": {"Vulkan1": GIB}, "buses": {"Vulkan1": "0000:02:00.0"}}, -1, [gpu(0)],
          None, None),
+        ({"gpu_bytes": {"RPC0[a:1]": GIB, "RPC0[b:1]": GIB}}, -1, REMOTE, None, None),
+        ({"gpu_bytes": {"RPC0[a:1]": GIB, "CUDA0": GIB}}, -1, REMOTE,
+         "does not say that it uses RPC1 (b:1)", Fault.REMOTE),
+        ({}, -1, REMOTE, "does not say that it uses RPC0 (a:1)", Fault.REMOTE),
     ],
 )  # fmt: skip
 def test_what_is_not_as_planned(report, gpu_layers, gpus, cause, fault):

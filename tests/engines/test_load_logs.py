@@ -64,6 +64,20 @@ load_tensors:   CPU_Mapped model buffer size =    92.10 MiB
 llama_context:        CPU  output buffer size =     0.19 MiB
 llama_kv_cache:        CPU KV buffer size =    90.00 MiB
 """
+# two ggml-rpc-server on loopback; the source of llama-cpp-python 0.3.36
+RPC = """\
+0.01.0 I llama_prepare_model_devices: using device RPC0 (127.0.0.1:50152) (unknown id) - 24105 MiB \
+free
+0.01.0 I llama_prepare_model_devices: using device RPC1 (127.0.0.1:50153) (unknown id) - 24105 MiB \
+free
+0.01.4 I load_tensors: offloaded 31/31 layers to GPU
+0.01.4 I load_tensors:   CPU_Mapped model buffer size =    28.69 MiB
+0.01.4 I load_tensors: RPC0[127.0.0.1:50152] model buffer size =    35.93 MiB
+0.01.4 I load_tensors: RPC0[127.0.0.1:50153] model buffer size =    56.17 MiB
+0.02.3 I llama_context:        CPU  output buffer size =     0.19 MiB
+0.02.4 I llama_kv_cache: RPC0[127.0.0.1:50152] KV buffer size =   102.00 MiB
+0.02.5 I llama_kv_cache: RPC0[127.0.0.1:50153] KV buffer size =    78.00 MiB
+"""
 LOST = f"""\
 ggml_cuda_init: failed to initialize CUDA: unknown error
 warning: no usable GPU found, --gpu-layers option will be ignored
@@ -79,6 +93,8 @@ warning: no usable GPU found, --gpu-layers option will be ignored
         (CUDA_2025, {"CUDA0": 182}, 28, (31, 31), {"CUDA0": "", "CUDA1": ""}, ""),
         (METAL, {"MTL0": 117}, 28, (31, 31), {}, ""),
         (ROCM, {"ROCm0": 40}, 90, (10, 31), {"ROCm0": "0000:03:00.0"}, ""),
+        (RPC, {"RPC0[127.0.0.1:50152]": 137.93, "RPC0[127.0.0.1:50153]": 134.17}, 28.88, (31, 31),
+         {"RPC0": "", "RPC1": ""}, ""),
         (CPU, {}, 182.29, (None, 0), {}, ""),
         (LOST, {}, 182.29, (None, 0), {}, "failed to initialize CUDA: unknown error"),
         ("ggml_vulkan: No devices found.", {}, 0, (None, 0), {}, "ggml_vulkan: No devices found"),
@@ -89,7 +105,8 @@ warning: no usable GPU found, --gpu-layers option will be ignored
 )  # fmt: skip
 def test_llama_cpp(log, gpus, ram, layers, buses, problem):
     report = read_load(log.splitlines())
-    assert list(report.gpu_bytes.items()) == [(name, size * MIB) for name, size in gpus.items()]
+    assert list(report.gpu_bytes) == list(gpus)
+    assert list(report.gpu_bytes.values()) == pytest.approx([x * MIB for x in gpus.values()], abs=2)
     assert report.ram_bytes == pytest.approx(ram * MIB, abs=2)
     assert ((report.layers, report.of_layers), report.buses) == (layers, buses)
     assert report.problem == problem

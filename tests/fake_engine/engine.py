@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import base64
+import contextlib
 import email
 import hashlib
 import itertools
@@ -84,6 +85,8 @@ def parse(args: list[str] | None = None) -> argparse.Namespace:
     life.add_argument("--fits", type=int, metavar="N", help="a larger context is too much memory")
     life.add_argument("--hold", type=int, default=0, metavar="MB", help="take so much memory")
     life.add_argument("--peak", type=int, default=0, metavar="MB", help="so much while it loads")
+    life.add_argument("--rpc", action="append", default=[], metavar="HOST:PORT", help="end with it")
+    life.add_argument("--hide-rpc", action="store_true", help="print nothing of those")
     life.add_argument("--no-wake", action="store_true", help="refuse to wake up")
     life.add_argument("--ignore-term", action="store_true", help="children too")
     talk = p.add_argument_group("output")
@@ -148,11 +151,34 @@ def spawn(options: argparse.Namespace, kind: str) -> None:
     os._exit(0)
 
 
+def reach(options: argparse.Namespace, number: int, server: str) -> None:
+    """Connect to a server of another machine, and end when the connection does."""
+    host, _, port = server.rpartition(":")
+    try:
+        link = socket.create_connection((host, int(port)))
+    except OSError:
+        print(f"Failed to connect to {server}", flush=True)
+        os._exit(1)
+    if not options.hide_rpc:
+        print(f"using device RPC{number} ({server}) (unknown id) - 8192 MiB free")
+        print(f"load_tensors: RPC0[{server}] model buffer size = 10.00 MiB", flush=True)
+
+    def watch() -> None:
+        with contextlib.suppress(OSError):
+            link.recv(1)
+        print("Remote RPC server crashed", flush=True)
+        os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
 def load(options: argparse.Namespace) -> None:
     """Do what is done before ready: print, and take the time, and memory that is given back."""
     peak = bytes(range(256)) * (4096 * options.peak)
     for line in options.print:
         print(line, flush=True)
+    for number, server in enumerate(options.rpc):
+        reach(options, number, server)
     block = ("talk " * 20)[:99] + "\n"
     for _ in range(options.talk // len(block)):
         sys.stdout.write(block)

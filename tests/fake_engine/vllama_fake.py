@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import socket
 import sys
 import time
 from dataclasses import dataclass
@@ -15,11 +16,14 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.base.errors import EngineStartFailed
 from vllama.chat.engine.traits import SchemaStyle, Tokenizer, Traits, VectorStyle
 from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
+from vllama.engines.devices import GIB, Device, LoadReport
 from vllama.engines.failures import compile_failures
 from vllama.engines.llamacpp.llama_server import SLOTS
+from vllama.engines.llamacpp.output import read_load
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
 from vllama.engines.vllm.lens import Lens
@@ -55,6 +59,12 @@ class FakeEngine(Engine):
         FailurePattern(
             pattern="no such shape", cause="the shape is unknown", fault=Fault.ARCHITECTURE
         ),
+        FailurePattern(
+            pattern=r"Failed to connect to (\S+)",
+            cause="RPC server {0} does not respond",
+            fault=Fault.REMOTE,
+        ),
+        FailurePattern(pattern="Remote RPC", cause="lost an RPC server", fault=Fault.REMOTE),
     )
 
     install: Recipe = Recipe(
@@ -94,6 +104,7 @@ class FakeEngine(Engine):
             str(installation.python), str(PROGRAM), "--port", str(endpoint.port),
             "--api-key", str(endpoint.api_key), "--model", settings.alias,
             "--context", str(settings.context_length),
+            *(word for server in settings.rpc for word in ("--rpc", server)),
             *(
                 ("--slots", str(settings.slot_dir))
                 if settings.keeps_conversations or "shares" in bundle.name
@@ -115,6 +126,19 @@ class FakeEngine(Engine):
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
         )
+
+    def list_remote(self, installation, server):
+        """Return a device if something listens there."""
+        host, _, port = server.rpartition(":")
+        try:
+            socket.create_connection((host, int(port))).close()
+        except OSError:
+            raise EngineStartFailed(f"RPC server {server} does not respond") from None
+        return (Device("RPC0", server, 8 * GIB, 8 * GIB),)
+
+    def read_load(self, lines, settings):
+        """Return what it says of remote devices."""
+        return (read_load(lines) or LoadReport()) if settings.rpc else None
 
     saves_slots: bool = True
     spare_bytes: int = 512 * 1024**2  # tests/chaos/trouble.py takes 400 MiB at a start
@@ -186,6 +210,8 @@ def describe_start(settings, draft):
             "parallel": settings.parallel,
             "stall_timeout_s": settings.stall_timeout_s,
             "draft": draft and draft.stem,
+            "rpc": settings.rpc,
+            "devices": settings.devices,
             "slots": settings.keeps_conversations,
             **{word: True for word in settings.extra_args if word.startswith("--")},
         }

@@ -66,7 +66,8 @@ secret of its own.
 """
 
 NETWORK = """
-    GET        /api/events /api/requests /api/requests/ended /api/usage /api/keys /api/engines
+    GET        /api/events /api/samples /api/requests /api/requests/ended /api/usage /api/keys
+    GET        /api/engines
     GET POST   /api/plan
     GET        /instance/previews /api/fits /api/search /api/nodes
 """

@@ -65,6 +65,11 @@ PROMISES = {
         "routes/test_keys.py::test_every_handler_needs_a_scope_that_was_chosen_for_it",
         "hostile/test_open_server.py::test_a_route_without_a_kind_is_for_keys",
     ],
+    "A proxy's word for its user is believed from keys with `--trusts-user yes` only.": [
+        "accounts/keys/test_act_for.py::test_the_user_of_a_proxys_key",
+        "routes/test_users.py::test_a_user_is_believed_from_the_proxys_key_only",
+        "deploy/test_oidc.py::test_who_is_let_in_and_counted",
+    ],
     "Only administrators see the addresses of upstreams.": [
         "routes/test_addresses.py::test_only_administrators_see_addresses",
         "routes/test_addresses.py::test_without_keys_clients_of_this_machine_see_them",

@@ -76,7 +76,7 @@ def test_everything_is_plain() -> None:
 @pytest.mark.parametrize(
     ("preferences", "relief", "said"),
     [
-        ({}, Concessions(), "llama.cpp (llama-cpp-python) comes before it: runs on any CPU"),
+        ({}, Concessions(), "llama.cpp (llama-cpp-python) comes before it"),
         ({"engine": "llama-cpp-python"}, Concessions(), "'llama-cpp-python' was asked for by name"),
         ({}, Concessions(without=frozenset({"llama-server"})), "an earlier plan with it failed"),
     ],

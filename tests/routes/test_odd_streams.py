@@ -12,8 +12,9 @@ from tests.server_process import Server
 pytestmark = pytest.mark.slow  # a server as a process of its own
 
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}}
+NAMES = ("f", "g", "get", "get_weather")
 CHAT_TOOLS = [
-    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in ("f", "g")
+    {"type": "function", "function": {"name": name, "parameters": SCHEMA}} for name in NAMES
 ]
 OSLO, ROME = '{"city":"Oslo"}', '{"city":"Rome"}'
 HI = [{"role": "user", "content": "hi"}]
@@ -104,6 +105,34 @@ CALLS = {
     "encoded twice, in pieces": ([calls(call(0, "a", "f", "")),
                                   calls(call(0, args=json.dumps(OSLO)[:9])),
                                   calls(call(0, args=json.dumps(OSLO)[9:]))], ONE),
+    "a name in pieces": ([calls(call(0, "a", "get_", "")), calls(call(0, None, "wea")),
+                          calls(call(0, None, "ther", "")), calls(call(0, args=OSLO))],
+                         [("get_weather", {"city": "Oslo"})]),
+    "a name in pieces, no arguments": ([calls(call(0, "a", "get_"), call(0, None, "weather"))],
+                                       [("get_weather", {})]),
+    "a name that begins another": ([calls(call(0, "a", "get", "")), calls(call(0, args=OSLO)),
+                                    calls(call(1, "b", "get")),
+                                    calls(call(2, "c", "get_weather", ROME))],
+                                   [("get", {"city": "Oslo"}), ("get", {}),
+                                    ("get_weather", {"city": "Rome"})]),
+    "all arguments so far in every piece": (
+        [calls(call(0, "a", "f", "")), *(calls(call(0, "a", "f", OSLO[:n])) for n in (4, 11, 15)),
+         calls(call(0, args=OSLO))], ONE),
+    "all so far, which are brackets": (
+        [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":["}', '{"city":["}"]}')],
+        [("f", {"city": ["}"]})]),
+    "pieces alike that are none": (
+        [calls(call(0, "a", "f", part)) for part in ('{"city":', '{"city":', '"}{"}}')],
+        [("f", {"city": {"city": "}{"}})]),
+    "blanks within": ([calls(call(0, "a", "f", part))
+                       for part in ('{"city":', "{}", ',"x":', "null", "}")],
+                      [("f", {"city": {}, "x": None})]),
+    "text after the object": (
+        [calls(call(0, "a", "f", "")), calls(call(0, args='{"city":"O')),
+         calls(call(0, args='slo"}\n</tool_call>')), calls(call(0, args="</tool_call>"))], ONE),
+    "an empty object before it": ([calls(call(0, "a", "f", "{}" + OSLO))], ONE),
+    "a call that says nothing": ([chunk({"tool_calls": [{}, None]}), calls(call(0, "a", "f", OSLO)),
+                                  chunk({"tool_calls": [{}]})], ONE),
     "null first": ([calls(call(0, "a", "f", "null")), calls(call(0, args=OSLO))], ONE),
 }  # fmt: skip
 
@@ -127,10 +156,10 @@ def ask(server, dialect, stream, tools=True, **more):
     path = {"chat": PATH, "ollama": "/api/chat"}.get(dialect, f"/v1/{dialect}")
     if dialect == "messages":
         asked["max_tokens"] = 99
-        tooled = [{"name": name, "input_schema": SCHEMA} for name in ("f", "g")]
+        tooled = [{"name": name, "input_schema": SCHEMA} for name in NAMES]
     elif dialect == "responses":
         asked["input"] = asked.pop("messages")
-        tooled = [{"type": "function", "name": name, "parameters": SCHEMA} for name in ("f", "g")]
+        tooled = [{"type": "function", "name": name, "parameters": SCHEMA} for name in NAMES]
     else:
         tooled = CHAT_TOOLS
     if dialect == "chat" and stream:
@@ -166,7 +195,7 @@ def read_chat(body, stream):
             prompt = event["usage"]["prompt_tokens"]
         for choice in event["choices"]:
             delta = choice["delta"]
-            assert choice["index"] == 0 and not reasons
+            assert isinstance(delta, dict) and choice["index"] == 0 and not reasons
             text += delta.get("content") or delta.get("refusal") or ""
             thinking += delta.get("reasoning") or ""
             for piece in delta.get("tool_calls") or []:
@@ -281,6 +310,13 @@ TEXTS = {
         chunk({"content": "", "reasoning_details": [{"type": "reasoning.text", "text": "hm"}]}),
         chunk({"content": "Hello", "reasoning_details": []}),
     ],
+    "thinking by that name": [chunk({"content": "", "thinking": "h"}),
+                              chunk({"thinking": "m", "content": "Hello"})],
+    "a byte order mark": [b"\xef\xbb\xbf" + frame(chunk({"reasoning": "hm"}))[0],
+                          chunk({"content": "Hello"})],
+    "no deltas": [chunk(None), chunk({"reasoning": "hm", "content": "Hello"}), chunk(None, "stop"),
+                  {"choices": [], "usage": USAGE},
+                  b"data:  [done] \n\n", chunk({"content": "!"})],
     "a delta that is text": [chunk({"reasoning": "hm"}), chunk("Hello")],
     "an empty error": [chunk({"reasoning": "hm", "content": "Hello"}) | {"error": {}}],
 }  # fmt: skip
@@ -303,12 +339,29 @@ def test_usage_in_groqs_place(both):
         assert (got["text"], got["prompt"]) == ("Hello", 5), way
 
 
-def test_lines_in_place_of_events(both):
+@pytest.mark.parametrize("is_list", [False, True])
+def test_lines_or_a_list_in_place_of_events(both, is_list):
     events = [chunk({"content": "Hel"}), chunk({"content": "lo"}), *TAIL[:2]]
     body = b"".join(json.dumps(event).encode() + b"\n" for event in events)
+    body = json.dumps(events, indent=1).encode() if is_list else body
     answer = (200, {"Content-Type": "application/x-ndjson"}, [body[:50], body[50:]])
     for way, got in ask_all(both, answer).items():
         assert (got["status"], got.get("text"), got.get("prompt")) == (200, "Hello", 5), (way, got)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        (200, {}, {"success": False, "errors": [{"code": 5, "message": "it is overloaded"}]}),
+        (500, {}, {"errors": [{"message": "it is overloaded"}]}),
+        (500, {}, {"code": 5, "msg": "it is overloaded"}),
+        (500, {}, {"error": {"code": "x", "innererror": {"message": "it is overloaded"}}}),
+        (200, EVENTS, [b"data: it is overloaded\n\n"]),
+    ],
+)
+def test_words_of_errors(both, answer):
+    for way, got in ask_all(both, answer).items():
+        assert got["status"] == 502 and "it is overloaded" in got["body"], (way, got)
 
 
 @pytest.mark.parametrize("data", [b"it is overloaded", b'{"message": "it is overloaded"}'])

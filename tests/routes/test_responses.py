@@ -352,7 +352,7 @@ def test_other_encodings():
             {"model": "plain", "input": [{"role": "user", "content": [{"type": "x"}]}]},
             400,
             "invalid_request_error",
-            "unknown type of content: 'x'",
+            "invalid message format",
         ),
     ],
 )

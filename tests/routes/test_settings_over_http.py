@@ -244,5 +244,5 @@ def test_the_scope_admin_is_needed(tmp_path: Path) -> None:
             assert status == 403 and "it needs the scope 'admin'" in told["error"]
         assert server.file.read_text() == FILE
         assert server.change(admin, keep_alive="10m")[0] == 200
-        server.wait_for(r'audit: .*abcd", "act": "config change".*"keep_alive": "10m"')
+        server.wait_for(r'audit: .*abcd: config change .*"keep_alive": "10m"')
         assert KEY not in server.output

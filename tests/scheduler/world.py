@@ -9,7 +9,7 @@ from inspect import Signature, signature
 from tests.facts import INFO, MIB, bundle, facts
 from tests.loops import in_loop as in_loop
 from tests.manual_clock import ManualClock
-from vllama.base.errors import EngineCrashed, EngineStartFailed, NoPlan
+from vllama.base.errors import Busy, EngineCrashed, EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.engines.base import Memory
 from vllama.net.upstream.connection import Progress
@@ -117,6 +117,8 @@ class GatedProcess:
         if self.state is not State.FAILED:
             self.state = State.STOPPED
         self.endpoint = None
+        self.error = self.error or Busy("cannot use it: it was stopped")
+        self._gate.set()
         self._over.set()
 
     @property

@@ -302,6 +302,10 @@ def list_cases(
             plain + "strict = true\ngpus = [977]\n",
             lambda: (server.unload(), chat()["status"])[1] != 200,
         ),
+        "models.rpc": Case(  # a server that is not there is refused for `strict`
+            plain + 'strict = true\nrpc = ["127.0.0.1:1"]\n',
+            lambda: (server.unload(), chat()["status"])[1] != 200,
+        ),
         "models.kv_cache_type": Case(
             plain + 'kv_cache_type = "q8_0"\n', start("kv_cache_type"), "q8_0"
         ),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import http.client
 import json
+import re
 import signal
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -33,10 +36,14 @@ class Pair:
         )
         self.issue(*names)
 
-    def issue(self, *names: str) -> None:
-        """Write a new certificate, of a new authority, over the old one."""
+    def issue(self, *names: str, days: float = 365.0) -> None:
+        """Write a new certificate for some days, of a new authority, over the old one."""
         authority = trustme.CA()
-        issued = authority.issue_cert(*(names or ("127.0.0.1", "localhost")))
+        names = names or ("127.0.0.1", "localhost")
+        now = datetime.now(UTC)
+        issued = authority.issue_cert(
+            *names, not_before=now - timedelta(days=9), not_after=now + timedelta(days=days)
+        )
         self.chain.write_bytes(b"".join(pem.bytes() for pem in issued.cert_chain_pems))
         self.key.write_bytes(issued.private_key_pem.bytes())
         self.key.chmod(0o600)
@@ -52,10 +59,12 @@ class TlsServer(Server):
 
     def __init__(self, home: Path, trust: Path, *arguments: str) -> None:
         super().__init__(home, *arguments)
-        self.trust = trust
+        self.trust, self.trust_all = trust, False
 
     def connect(self) -> http.client.HTTPConnection:
         context = ssl.create_default_context(cafile=str(self.trust))
+        if self.trust_all:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
         return http.client.HTTPSConnection("127.0.0.1", self.port, timeout=LIMIT_S, context=context)
 
     def hang_up(self, told: str) -> None:
@@ -113,6 +122,29 @@ def test_a_bad_certificate_leaves_the_old_one(server: TlsServer, pair: Pair) -> 
         pair.chain.write_text(damage)
         server.hang_up(r"ERROR.*the certificate stays as it was: cannot use the certificate")
         assert "version" in server.get("/api/version")
+
+
+@pytest.mark.parametrize(("days", "warns"), [(13.5, True), (-2.5, True), (14.5, False)])
+def test_the_expiry_of_a_certificate(days: float, warns: bool, pair: Pair, tmp_path: Path) -> None:
+    pair.issue(days=days)
+    expires_s = time.time() + days * 86_400
+    with TlsServer(tmp_path / "home", pair.authority, *pair.flags) as server:
+        server.trust_all = True
+
+        def read() -> float:
+            text = server.request("GET", "/metrics")[2].decode()
+            (found,) = re.findall(r"^vllama_certificate_expiration_\w+ (\S+)", text, re.MULTILINE)
+            return float(found)
+
+        assert abs(read() - expires_s) < 60
+        if warns:
+            server.wait_for(
+                rf"WARN.*the certificate '{pair.chain}' expires at \d{{4}}-.*: renew it"
+            )
+        assert server.output.count("the certificate '") == warns
+        pair.issue(days=90)
+        server.hang_up("certificate read again")
+        assert abs(read() - expires_s - (90 - days) * 86_400) < 60
 
 
 def test_commands_as_clients(server: TlsServer, pair: Pair, tmp_path: Path) -> None:

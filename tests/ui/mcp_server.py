@@ -13,8 +13,9 @@ SCRIPT = "<script>document.title='hacked'</script><img src=x onerror=\"document.
 class McpServer(ThreadingHTTPServer):
     """Tools: `slow` waits for `released`, `fails` fails, `script` and `long` answer; with sessions.
 
-    Its `/v1` is a model's: it answers "call NAME" with a call of that tool, "loop NAME" with one
-    each time, and a result of a tool with text. `cors` None: it allows no pages.
+    Its `/v1` is a model's: it answers "call NAME NAME" with calls of these tools, "loop NAME" with
+    one each time, and a result of a tool with text. `cors` None: it allows no pages. `hangs`: it
+    answers nothing before `released`.
     """
 
     daemon_threads = True
@@ -25,6 +26,7 @@ class McpServer(ThreadingHTTPServer):
         self.cors, self.token = cors, token
         self.descriptions = dict.fromkeys(("slow", "fails", "script", "long"), "A tool.")
         self.released = threading.Event()
+        self.hangs = False
         self.calls: list[str] = []
         self.session = "s-1"
         threading.Thread(target=self.serve_forever, daemon=True).start()
@@ -77,6 +79,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, body: dict) -> None:
         method, params = body["method"], body.get("params", {})
         known = self.server.session
+        if self.server.hangs:
+            self.server.released.wait(60)
         if method == "initialize":
             result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}}
             return self.send_json(body, result, mcp_session_id=known)
@@ -124,15 +128,15 @@ class Handler(BaseHTTPRequestHandler):
         if last["role"] == "tool" and verb != "loop":
             delta["content"] = f"I read {len(last['content'])} letters: {last['content'][:40]}"
         elif verb in ("call", "loop"):
-            call = {"name": name, "arguments": json.dumps({"city": "Paris"})}
             delta["content"] = ""
             delta["tool_calls"] = [
                 {
-                    "index": 0,
-                    "id": f"call-{len(body['messages'])}",
+                    "index": index,
+                    "id": f"call-{len(body['messages'])}-{index}",
                     "type": "function",
-                    "function": call,
+                    "function": {"name": one, "arguments": json.dumps({"city": "Paris"})},
                 }
+                for index, one in enumerate(name.split())
             ]
         end = "tool_calls" if "tool_calls" in delta else "stop"
         head = {"id": "c", "object": "chat.completion.chunk", "created": 1, "model": "agent"}

@@ -78,7 +78,7 @@ def test_others(server, open_page, address, scheme):
     if address == "activity":
         expect(page.get_by_role("region", name="Recent requests")).to_be_visible()
     if address == "graphs":
-        page.get_by_text("Values by minute").click()
+        page.get_by_text("Values", exact=True).click()
     if address == "settings":
         expect(page.get_by_role("table").first).to_be_visible()
     check(page)

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.routes.test_access import command
 from tests.server_process import LIMIT_S, Server
 from tests.ui.test_accessibility import check
 
@@ -64,6 +65,7 @@ def test_it_says_who_blocks_a_queue_and_can_stop_it(server, open_page):
     waits = page.get_by_role("region", name="Queues")
     expect(waits).to_contain_text(re.compile(r"1 request waits\s+\(for .*\) for a free slot\."))
     expect(waits).to_contain_text("Its only slot is in use by 127.0.0.1 (ollama")
+    expect(waits).to_contain_text("It goes on when this ends or is stopped below.")
     expect(now).to_contain_text("place 1")
     now.get_by_role("row").filter(has_text="running").get_by_role("button", name="Stop").click()
     first.join(LIMIT_S)
@@ -146,6 +148,36 @@ def test_what_was_used_today_is_shown_by_key_and_model(server, open_page):
     server.post("/api/chat", ASK)
     used = open_page(server, "activity").get_by_role("region", name="Usage today")
     expect(used.get_by_role("row").filter(has_text="plain:latest")).to_contain_text("no key")
+
+
+PRICED = """
+currency = "EUR"
+[groups.team]
+[models.plain]
+price = { generated = 70000 }
+"""
+
+
+def test_spend_by_key_group_user_and_model_behind_a_proxy(tmp_path, open_page):
+    """The proxy adds its key and the user; the page asks for no key."""
+    (tmp_path / "config.toml").write_text(PRICED)
+    with Server(tmp_path, "--config", str(tmp_path / "config.toml")) as server:
+        server.model("plain")
+        root = command(server, "keys", "add", "root", "--scope", "admin")
+        words = ("--scope", "infer,read", "--group", "team", "--trusts-user", "yes")
+        web = command(server, "keys", "add", "web", *words, key=root)
+        headers = {"authorization": f"Bearer {web}", "x-forwarded-email": "ann@x.org"}
+        assert server.request("POST", "/api/chat", ASK, headers)[0] == 200
+        page = open_page(server, "activity", extra_http_headers=headers)
+        used = page.get_by_role("region", name="Usage today")
+        expect(used.get_by_role("columnheader").filter(has_text="Spend (EUR)")).to_be_visible()
+        told = used.get_by_role("row").filter(has_text="plain:latest")
+        for text in ("web", "team", "ann@x.org"):
+            expect(told).to_contain_text(text)
+        spend = told.locator('[data-label="Spend"]')
+        expect(spend).to_have_text(re.compile(r"^0\.\d{4}$"))
+        page.get_by_role("link", name="Chat").first.click()
+        expect(page.get_by_role("textbox", name="Message")).to_be_visible()
 
 
 def test_a_request_takes_one_line_and_opens_to_all_that_is_known(server, open_page):
@@ -380,12 +412,60 @@ def test_graphs_have_their_numbers_as_a_table_and_the_marks(server, open_page):
     expect(page.locator("time-chart canvas")).to_have_count(5)
     marks = page.get_by_role("region", name="Loads and evictions")
     expect(marks.get_by_role("row").filter(has_text="plain").first).to_contain_text("load")
-    page.get_by_text("Values by minute").click()
-    numbers = page.get_by_role("region", name="Values of the last hour")
+    page.get_by_text("Values", exact=True).click()
+    numbers = page.get_by_role("region", name="Values of the time shown")
     expect(numbers.get_by_role("row").nth(1)).to_contain_text(
         re.compile(r"\d\d:\d\d:\d\d.*[MG]iB", re.DOTALL)
     )
     expect(page.get_by_role("img", name="Requests: running")).to_be_visible()
+
+
+def test_graphs_of_a_day_are_asked_for_when_they_are_shown(server, open_page):
+    now = time.time()
+    old = {"first_token_s": None, "requests": 0, "queued": 0, "memory": {}, "machine": None}
+    hours = (20, 5, 4)
+    told = {
+        "samples": [old | {"time": now - 3600 * n, "tokens_per_s": n * 1000.0} for n in hours],
+        "marks": [{"time": now - 3600 * 20, "kind": "evict", "model": "older", "reason": "room"}],
+    }
+    asked = []
+    page = open_page(server, "graphs")
+
+    def answer(route):
+        asked.append(route.fetch().json())  # the server has the same form
+        route.fulfill(json=told)
+
+    page.route("**/api/samples", answer)
+    tokens = page.locator("[role=img][aria-label^='Tokens per second']")
+    expect(tokens).to_be_visible()
+    expect(tokens).not_to_have_accessible_name(re.compile("000"))
+    assert asked == []
+    page.get_by_role("button", name="6 hours").click()
+    expect(tokens).to_have_accessible_name(re.compile(r"20,?000.* at most"))  # what held before
+    marks = page.get_by_role("region", name="Loads and evictions")
+    expect(marks.get_by_role("row").filter(has_text="older")).to_have_count(0)
+    page.get_by_role("button", name="24 hours").click()
+    expect(marks.get_by_role("row").filter(has_text="older")).to_contain_text("room")
+    expect(page.get_by_role("button", name="24 hours")).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("button", name="5 minutes").click()
+    expect(tokens).not_to_have_accessible_name(re.compile("000"))
+    assert len(asked) == 2 and asked[0].keys() == told.keys()
+    check(page)
+
+
+def test_how_fast_requests_were_is_drawn_for_those_that_match(server, open_page):
+    page = open_page(server, "activity")
+    slow = [{"role": "user", "content": "Oslo? @tokens=10 @delay=0.05"}]
+    for _ in range(5):
+        server.request("POST", "/api/chat", ASK | {"messages": slow, "stream": True})
+    figure = page.get_by_role("figure").filter(has_text="Time to first token")
+    expect(figure).to_contain_text(re.compile(r"\d+ requests, p50 [\d.]+ s, p95 [\d.]+ s"))
+    expect(figure.get_by_role("img")).to_have_accessible_name(
+        re.compile("^Time to first token, from")
+    )
+    expect(page.get_by_role("figure").filter(has_text="Tokens/s of a response")).to_be_visible()
+    page.get_by_role("searchbox").fill("nothing like it")
+    expect(page.get_by_role("figure")).to_have_count(0)
 
 
 @pytest.mark.parametrize("options", [{"color_scheme": "dark"}, {"viewport": PHONE}])

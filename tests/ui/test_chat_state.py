@@ -16,6 +16,10 @@ from tests.ui.test_chat_page import PIXEL, list_texts, open_chat, open_settings,
 pytestmark = pytest.mark.slow
 
 SLOW = "@tokens=2000 @delay=0.05"
+GO_AND_DRAW = """() => {
+  location.hash = document.querySelector("conversation-list li a").hash;
+  document.querySelector("chat-page").rendered();
+}"""
 SECOND_CALL = """async () => {
   const main = document.querySelector("script[src$='main.js']").src;
   const load = (name) => import(main.replace("main.js", name));
@@ -125,6 +129,17 @@ def test_an_old_conversation_does_not_show_the_preset_of_another(server, open_pa
     page.get_by_role("link", name="Without").click()
     expect(read_choice(settings)).to_have_text("none")
     expect(settings.get_by_label("System prompt")).to_have_value("")
+
+
+def test_an_address_that_is_not_opened_yet_stays(server, open_page):
+    """News of the server may be drawn between a click on a link and the event that tells of it."""
+    page = open_chat(open_page, server, "plain")
+    say(page, "Without")
+    wait_for_end(page)
+    page.get_by_role("link", name="New conversation").click()
+    expect(page.locator("article")).to_have_count(0)
+    page.evaluate(GO_AND_DRAW)
+    expect(page.locator("article.user")).to_contain_text("Without")
 
 
 def test_tools_that_cannot_be_read_do_not_go_along_to_a_new_conversation(server, open_page):

@@ -253,17 +253,34 @@ def test_a_full_disk_is_said_and_nothing_that_was_said_is_lost(server, open_page
     finish(page)
     page.evaluate(FILL)
     say(page, "Second")
-    finish(page)
+    finish(page, 1)
     expect(page.locator(".trouble")).to_contain_text(FULL)
     assert list_texts(page) == ["First", "Second"]
     page.evaluate("() => { IDBObjectStore.prototype.put = globalThis.put; }")
     say(page, "Third")
-    finish(page)
+    finish(page, 2)
     expect(page.locator(".trouble")).to_have_count(0)
     page.reload()
-    expect(page.locator("article.user")).to_have_count(3)
-    finish(page)
+    finish(page, 2)
     assert list_texts(page) == ["First", "Second", "Third"]
+
+
+def test_a_reload_keeps_what_was_not_stored_yet(server, open_page, tmp_path):
+    notes = tmp_path / "notes.md"
+    notes.write_text("Notes.")
+    page = open_chat(open_page, server, "plain")
+    say(page, "First")
+    finish(page)
+    page.evaluate(FILL)
+    page.get_by_label("Attach").set_input_files(notes)
+    expect(page.locator("message-form")).to_contain_text("notes.md")
+    say(page, "Second")
+    finish(page, 1)
+    page.reload()
+    finish(page, 1)
+    assert list_texts(page) == ["First", "Second"]
+    expect(page.locator("article.user").last).to_contain_text("notes.md")
+    expect(page.locator(".trouble")).to_have_count(0)
 
 
 def test_conversations_of_the_version_before_are_taken_over(server, open_page):

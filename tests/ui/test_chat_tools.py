@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
+from tests.routes.test_families import TOOL
 from tests.server_process import Server
 from tests.ui.mcp_server import SCRIPT, McpServer
 from tests.ui.test_accessibility import check
@@ -80,6 +81,24 @@ def test_a_tool_is_called_once_it_is_allowed_and_its_result_is_text(chat, tools)
     assert tools.calls == ["script"]
 
 
+def test_a_call_is_allowed_with_the_keyboard_alone(chat, tools):
+    chat.keyboard.press("Control+Shift+O")
+    expect(chat.get_by_role("textbox", name="Message")).to_be_focused()
+    chat.keyboard.type("call script")
+    chat.keyboard.press("Enter")
+    answer = chat.get_by_role("article").nth(1)
+    question = permission(answer, "script")
+    for name in ("Deny", "Always in this conversation", "Allow once"):
+        expect(question).to_be_visible()
+        chat.keyboard.press("Shift+Tab")
+        expect(question.get_by_role("button", name=name)).to_be_focused()
+    chat.keyboard.press("Enter")
+    expect(answer).to_contain_text(f"I read {len(SCRIPT)} letters")
+    expect(chat.get_by_role("region", name="Messages")).to_be_focused()
+    chat.keyboard.press("Control+K")
+    expect(chat.get_by_role("searchbox", name="Search conversations")).to_be_focused()
+
+
 def test_always_holds_for_the_conversation_and_the_description(chat, tools):
     say(chat, "call fails")
     last = chat.get_by_role("article").last
@@ -140,6 +159,49 @@ def test_a_tool_is_switched_off_and_what_is_not_there_is_said(chat):
     chat.reload()
     expect(switches.get_by_label("script")).to_have_count(0)  # the drawer is closed
     expect(open_settings(chat).get_by_label("script")).not_to_be_checked()
+    chat.get_by_role("link", name="New conversation").click()
+    expect(switches.get_by_label("script")).to_be_checked()  # of another conversation
+    chat.get_by_role("link", name="hello").click()
+    expect(switches.get_by_label("script")).not_to_be_checked()
+
+
+def test_the_user_enters_the_results_of_no_other_tools_than_his_own(chat, tools):
+    settings = open_settings(chat)
+    settings.get_by_label("Tools (JSON)").fill(json.dumps([TOOL]))
+    chat.get_by_role("button", name="Close the settings").click()
+    say(chat, "call weather script fails")
+    answer = chat.get_by_role("article").nth(1)
+    permission(answer, "script").get_by_role("button", name="Allow once").click()
+    permission(answer, "fails").get_by_role("button", name="Allow once").click()
+    expect(answer.get_by_text("Result of fails")).to_be_visible()
+    assert tools.calls == ["script", "fails"]
+    chat.reload()
+    fields = answer.locator("form").get_by_role("textbox")
+    expect(fields).to_have_count(1)
+    expect(answer.get_by_role("button", name="Call the tools")).to_have_count(0)
+    answer.get_by_label("Result of weather").fill("It rains.")
+    with chat.expect_request("**/api/chat") as request:
+        answer.get_by_role("button", name="Send the results").click()
+    results = request.value.post_data_json["messages"][2:]
+    assert [one["tool_name"] for one in results] == ["script", "fails", "weather"]
+    expect(answer).to_contain_text("I read 9 letters: It rains.")
+    expect(fields).to_have_count(0)
+
+
+def test_a_message_waits_for_no_server_that_hangs(server, tools, open_page):
+    tools.hangs = True
+    tools.released.clear()
+    page = open_page(server, "settings", also=(tools.server_port,))
+    add_server(page, f"{tools.url}/mcp")
+    page.goto(f"{server.url}/ui/#/chat?model=agent")
+    say(page, "hello")
+    expect(page.get_by_role("article").last).to_contain_text("Offered: .")
+    expect(page.get_by_text("“Test”: it has not answered in time")).to_be_visible()
+    tools.hangs = False
+    tools.released.set()
+    expect(open_settings(page).get_by_label("script")).to_be_checked()
+    say(page, "hello again")
+    expect(page.get_by_role("article").last).to_contain_text("Offered: slow fails script long.")
 
 
 def test_a_reload_asks_again_and_a_lost_session_is_renewed(chat, tools):
@@ -156,6 +218,19 @@ def test_a_reload_asks_again_and_a_lost_session_is_renewed(chat, tools):
     permission(last, "script").get_by_role("button", name="Allow once").click()
     expect(last).to_contain_text("I read")
     assert tools.calls == ["script", "script"]
+
+
+def test_what_is_written_into_the_form_is_not_lost_when_the_settings_come(server, open_page):
+    page = open_page(server, "models")
+    held = []
+    page.route("**/api/config", lambda route: held.append(route))
+    page.get_by_role("link", name="Settings").click()
+    expect(page.get_by_text("Loading …")).to_be_visible()
+    form = page.get_by_role("form", name="A new MCP server")
+    expect(form).to_have_count(0)  # it would be another one afterwards
+    for route in held:
+        route.continue_()
+    expect(form).to_be_visible()
 
 
 def test_tokens_are_in_no_export(chat):

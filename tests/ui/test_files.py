@@ -18,8 +18,9 @@ FOLDER = Path(__file__).parents[2] / "vllama" / "ui"
 CHROME = "text/html,application/xhtml+xml,application/xml;q=0.9,image/avif,*/*;q=0.8"
 LAZY = [FOLDER / "vendor" / name for name in ("katex", "highlight")]
 """What is loaded when it is first needed."""
-MOST_BYTES, MOST_LAZY_BYTES = 600_000, 1_500_000
-MOST_FIRST_BYTES = 150_000
+PDF = FOLDER / "vendor" / "pdfjs"
+MOST_BYTES, MOST_LAZY_BYTES, MOST_PDF_BYTES = 600_000, 1_500_000, 2_500_000
+MOST_FIRST_BYTES = 80_000
 """Compressed."""
 
 
@@ -179,7 +180,8 @@ def test_the_page_is_small():
         return sum(path.stat().st_size for path in files)
 
     assert measure(*LAZY) < MOST_LAZY_BYTES
-    assert measure(FOLDER) - measure(*LAZY) < MOST_BYTES
+    assert measure(PDF) < MOST_PDF_BYTES
+    assert measure(FOLDER) - measure(*LAZY, PDF) < MOST_BYTES
 
 
 def test_the_first_view_is_small(server):

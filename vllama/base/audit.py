@@ -36,7 +36,8 @@ def record(data_dir: Path, act: str, subject: str, old: Row = None, new: Row = N
         "after": {name: value for name, value in after.items() if before.get(name) != value},
     }
     text = json.dumps(line, default=str)
-    log.info("audit: %s", text)
+    values = json.dumps([line["before"], line["after"]], default=str)[1:-1]
+    log.info("audit: %s: %s %s: %s", line["who"], act, subject, values)
     try:
         private.make_folder(data_dir)
         with private.lock_folder(data_dir):

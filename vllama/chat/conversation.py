@@ -30,6 +30,29 @@ from vllama.chat.request import Message
 _SYSTEM = ("system", "developer")
 
 
+def find_last_turn(roles: Sequence[str]) -> int:
+    """Return where the user's last turn begins; an answer that is begun may follow it."""
+    marks = "".join("a" if role == "assistant" else "u" for role in roles)
+    return len(marks.rstrip("a").rstrip("u"))
+
+
+def drop_past_media(
+    messages: Sequence[Message], traits: Traits
+) -> tuple[tuple[Message, ...], list[str]]:
+    """Return the messages without media that the model does not take, and the places of those.
+
+    Those of the user's last turn stay, to be refused: it is asked about them.
+    """
+    takes = {"text": True, "image_url": traits.takes_images, "input_audio": traits.takes_audio}
+    kept, named = list(messages), list[str]()
+    for number in range(find_last_turn([message.role for message in messages])):
+        parts = tuple([part for part in kept[number].parts if takes.get(part["type"], True)])
+        if len(parts) < len(kept[number].parts):
+            kept[number] = replace(kept[number], parts=parts)
+            named.append(f"messages[{number}] media")
+    return tuple(kept), named
+
+
 def join_messages(turn: Sequence[Message], separator: str = "\n\n") -> Message:
     """Return the messages of a turn as one: all at once, since there may be thousands."""
     last = turn[-1]

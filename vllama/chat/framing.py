@@ -2,18 +2,22 @@
 
 `SseReader` follows the EventSource rules as far as engines use them (HTML standard §9.2): fields
 `data` and, as llama.cpp once sent, `error`; comments (keep-alive pings) and other fields skipped.
-What begins with a brace is no event but JSON, up to the end: an answer or an error in one piece, or
-lines of events.
+What begins with a bracket is no event but JSON, up to the end: an answer or an error in one piece,
+or lines or a list of events.
 """
 
 from __future__ import annotations
 
 import json
+from contextlib import suppress
+
+import msgspec
 
 from vllama.base.errors import UpstreamError
 
 MAX_EVENT_BYTES = 16 * 1024 * 1024
 DONE = b"[DONE]"
+_read_list = msgspec.json.Decoder(list[msgspec.Raw]).decode
 FEED, RETURN = b"\n\r"  # numbers: see event_template.py
 
 
@@ -50,7 +54,7 @@ class SseReader:
                 and RETURN not in chunk
             ):
                 return [chunk[6:end]]
-            if chunk.lstrip().startswith(b"{"):
+            if chunk.lstrip().startswith((b"{", b"[")):
                 self._is_json = True
                 return self._keep(chunk)
         else:
@@ -74,11 +78,13 @@ class SseReader:
     def close(self) -> list[bytes]:
         """Return the data of a last event that the stream's end completes, if there is one."""
         if self._is_json:
-            lines = self._take().split(b"\n")
+            lines = self._take().splitlines()
+            with suppress(ValueError):  # no list
+                return list(map(bytes, _read_list(b" ".join(lines))))
             whole = [line for line in lines if line.strip()]
             # lines of JSON in the place of events, or one value
             is_ndjson = all(line[:1] == b"{" and line.rstrip()[-1:] == b"}" for line in whole)
-            return whole if is_ndjson else [b"\n".join(lines)]
+            return whole if is_ndjson else [b" ".join(lines)]
         if not self._parts:
             return []
         out: list[bytes] = []
@@ -116,7 +122,7 @@ class SseReader:
     def _slow(event: bytes, out: list[bytes]) -> None:
         lines, is_error = [], False
         for line in event.split(b"\n"):
-            name, colon, value = line.partition(b":")
+            name, colon, value = line.removeprefix(b"\xef\xbb\xbf").partition(b":")
             if not colon and name != b"data":
                 continue
             value = value.removeprefix(b" ")

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import decode_value
 from vllama.chat.conversation import (
+    drop_past_media,
     fold_roles,
     has_tools,
     is_continued,
@@ -315,7 +316,8 @@ def prepare_chat(
     is how many choices the engine is asked for. `renders`: vllama renders the prompt, with a
     Modelfile's template. `thinks`: the model can. Raises BadRequest, CapabilityMissing.
     """
-    asked = take_schema(asked, traits)
+    told, dropped = drop_past_media(asked.messages, traits)
+    asked = take_schema(replace(asked, messages=told), traits)
     known = {*traits.passed_fields, *traits.refused_fields} - find_schema_fields(asked, traits)
     extra, ignored = pass_fields(asked.extra, known) if asked.extra else ({}, ())
     ignored = (*asked.passed_over, *ignored)
@@ -334,7 +336,7 @@ def prepare_chat(
         top_logprobs=asked.top_logprobs,
         n=n,
         extra=extra,
-        ignored=(*ignored, *left_out),
+        ignored=(*ignored, *left_out, *dropped),
         half_held={"": ("schema", (given.get("json_schema") or given)["schema"])}
         if left_out or unsure
         else {},

@@ -13,11 +13,11 @@ the same is not decoded at all; the relay then takes it from socket to socket (`
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import VllamaError
-from vllama.chat.engine.deltas import Deltas
+from vllama.chat.engine.deltas import NO_TOOLS, Deltas
 from vllama.chat.engine.events import Event, decode_event
 from vllama.chat.engine.generate import GenerateReader
 from vllama.chat.event_template import EventTemplate
@@ -46,12 +46,12 @@ class Reply:
         max_tokens: int | None = None,
         reader: GenerateReader | WholeReader | None = None,
         passes: ThinkingPass | None = None,
-        customs: Collection[str] = (),
+        tools: Mapping[str, bool] = NO_TOOLS,
     ) -> None:
         """`filters` in order; `stops` comes first, and tells the tally of an end that it makes.
 
         `reader` is that of an answer that is no stream of events. `passes`: it thinks first, and
-        the engine is called twice. `customs` are custom tools.
+        the engine is called twice. `tools`: those of the request, true for custom tools.
         """
         self.writer = writer
         self.tally = Tally(writer.template, prompt_tokens=prompt_tokens, max_tokens=max_tokens)
@@ -69,8 +69,8 @@ class Reply:
         self._stops = stops
         self.passes = passes
         self.second_call: Call | None = None  # the first has been answered
-        self._customs = customs
-        self._deltas, self._held_ns = Deltas(customs), 0
+        self._tools = tools
+        self._deltas, self._held_ns = Deltas(tools), 0
         self.failure: VllamaError | None = None  # raised once all before it is sent
         self.is_done = False  # the engine has said so
         self.resumes_text = False  # the engine is asked for what is still missing of it
@@ -141,7 +141,7 @@ class Reply:
         self._expect_stream()
 
     def _expect_stream(self) -> None:
-        self._reader, self._deltas = SseReader(), Deltas(self._customs)
+        self._reader, self._deltas = SseReader(), Deltas(self._tools)
         self.is_done, self.second_call = False, None
         self.writer.template.forget()
 
@@ -253,7 +253,7 @@ class Reply:
         if self.is_done:
             return None
         template, deltas, tally = self.writer.template, self._deltas, self.tally
-        if payload == DONE:
+        if len(payload) < 16 and payload.strip().upper() == DONE:
             self.is_done = True
             template.forget()
             for last in deltas.release():

@@ -194,6 +194,13 @@ class PreparedChat(msgspec.Struct, frozen=True, kw_only=True):
     ignored: tuple[str, ...] = ()
     half_held: Mapping[str, PlacedSchema] = msgspec.field(default_factory=dict)
 
+    @property
+    def called(self) -> dict[str, bool]:
+        """The names of the tools; true for custom tools."""
+        functions = [tool.get("function") or {} for tool in self.tools]
+        names = [str(function.get("name") or "") for function in functions]
+        return dict.fromkeys(names, False) | dict.fromkeys(self.customs, True)
+
 
 class Fitting(msgspec.Struct, frozen=True, kw_only=True):
     """The ways out of a prompt that is too long, and of a context that ends.

@@ -34,6 +34,8 @@ WORDS = (
     (r"Input should be a valid integer.*", "it is not a whole number"),
     (r"Input should be a valid number.*", "it is not a number"),
     (r" \(Possible options: .*\)$", ""),  # the hint has those that are similar
+    (r"^Option '(.*)' requires an argument", r"\1 needs a value"),
+    (r"^Option '(.*)' does not take a value", r"\1 takes no value"),
 )
 """What the parser says, and how we say it."""
 OTHER_WORDS = {
@@ -64,6 +66,7 @@ OTHER_WORDS = {
 OTHER_OPTIONS = {
     ("ps", "-a"): "list all models: vllama list",
     ("rm", "-f"): "vllama rm does not ask: leave out -f",
+    ("run", "--ctx"): "in the conversation: /set parameter num_ctx VALUE; for good: in a Modelfile",
     ("stop", "--all"): "name the models; vllama ps lists the loaded ones",
 }
 
@@ -105,7 +108,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
 
     from vllama.base.errors import VllamaError
     from vllama.cli.output import show_error, show_warning
-    from vllama.cli.parser import COMPLETION_VARIABLE, root
+    from vllama.cli.parser import COMPLETION_VARIABLE, list_options, root
 
     try:
         is_help = args[0][:1] == "-" or not {"--help", "-h"}.isdisjoint(args)
@@ -126,7 +129,8 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
 
         problem, option = _explain(error.format_message()), getattr(error, "option_name", None)
         context = getattr(error, "ctx", None)
-        if new := removed.RENAMED_OPTIONS.get(option or ""):
+        new = removed.RENAMED_OPTIONS.get(option or "")
+        if new and context and new in list_options(context.command):
             show_warning(f"{option} is called {new} now")
             given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
             return _run_command(given, rest)
@@ -219,7 +223,7 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None, context: 
     if ALIASES.get(named, named) == "serve" and "unexpected" in problem:
         return "name one model; arguments for the engine go after --"
     if named in COMMANDS or named in ALIASES:
-        page = f"see '{context.command_path} --help'"
+        page = f"see '{context.command_path if context else _find_path(args, named)} --help'"
         if "No such command" in problem:
             return suggest(args[1], context.command.commands)
         if option and "No such option" in problem:
@@ -230,6 +234,14 @@ def _usage_hint(args: Sequence[str], problem: str, option: str | None, context: 
             return hint
     nearest = find_similar(named, [*COMMANDS, *ALIASES])
     return f"did you mean 'vllama {nearest[0]}'?" if nearest else "see 'vllama --help'"
+
+
+def _find_path(args: Sequence[str], named: str) -> str:
+    """Return a command's full name, which an error about the value of an option comes without."""
+    from vllama.cli.parser import list_actions
+
+    action = [word for word in args[1:2] if word in list_actions(ALIASES.get(named, named))]
+    return " ".join(["vllama", named, *action])
 
 
 def _option_hint(command: Any, name: str, option: str, page: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllama import config
 from vllama.base.errors import BadRequest, VllamaError
@@ -22,9 +22,9 @@ ASK_LIMIT_S = 5.0
 """A server that takes longer to allow a change is stuck."""
 
 
-def load_settings() -> Config:
-    """Read the settings from variables and file; show warnings about them."""
-    settings = config.load({}, config.environ())
+def load_settings(given: Mapping[str, Any] | None = None) -> Config:
+    """Read the settings from flags, variables and file; show warnings about them."""
+    settings = config.load(given or {}, config.environ())
     for note in settings.notes:
         show_warning(note)
     return settings

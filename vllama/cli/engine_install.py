@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllama.base import audit
 from vllama.base.errors import EngineMissing, EnvironmentFailed, VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.output import can_ask, confirm, say_aside, show_warning
@@ -86,7 +87,8 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
     if not (yes or confirm("Install it now (other engines: vllama engines)?")):
         return False
     others = [each for each in offers[1:] if each.engine is best.engine]
-    install_first([best, *others], yes=yes)
+    done = install_first([best, *others], yes=yes)
+    audit.record(settings.data_dir, "engines install", f"{best.engine.name} {done.version}")
     return True
 
 

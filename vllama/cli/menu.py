@@ -6,10 +6,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from prompt_toolkit.key_binding import KeyBindings, KeyPressEvent
 from prompt_toolkit.shortcuts import choice
 
 from vllama import config
-from vllama.base.errors import VllamaError
+from vllama.base.errors import ServerUnreachable, VllamaError
+from vllama.base.units import format_bytes_binary
 from vllama.base.units import format_bytes_decimal as size
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.output import say, say_aside
@@ -26,18 +28,32 @@ MAIN: Options = (
     ("ps", "See what is running"),
     ("", "Quit"),
 )
+KEYS = KeyBindings()
+
+
+@KEYS.add("escape")
+def _go_back(event: KeyPressEvent) -> None:
+    event.app.exit(result="")
+
+
+def ask(question: str, options: Options) -> str:
+    """Return the value of the option that the user chooses; an empty one for Esc."""
+    return choice(question, options=options, key_bindings=KEYS)
 
 
 def show_menu(run: Callable[[Sequence[str]], int]) -> int:
     """Let the user choose commands until they quit; `run` runs one. Returns an exit code."""
-    makers = {"run": choose_chat, "pull": choose_download, "launch": choose_agent}
+    makers = {
+        "run": choose_chat, "pull": choose_download, "launch": choose_agent, "ps": look_at_server
+    }  # fmt: skip
+    say("Move with the arrow keys, choose with Enter, go back with Esc.")
     say("Other commands: vllama --help")
     while True:
         try:
-            action = choice("\nWhat do you want to do?", options=MAIN)
+            action = ask("\nWhat do you want to do?", MAIN)
             if not action:
                 return 0
-            args = makers[action]() if action in makers else [action]
+            args = makers[action]()
         except (KeyboardInterrupt, EOFError):
             return 0
         except VllamaError as error:
@@ -60,7 +76,7 @@ def choose_model() -> str:
     if not options:
         say_aside("There is no chat model on this machine yet: download one first.")
         return ""
-    return choice("Which model?", options=[*options, BACK])
+    return ask("Which model?", [*options, BACK])
 
 
 def choose_chat() -> list[str]:
@@ -75,14 +91,18 @@ def choose_download() -> list[str]:
 
     rows = list_recommendations(gather_facts(load_settings()))
     options = [
-        (row.model, f"{row.model} ({size(row.download_bytes)}): {', '.join(row.uses)}")
+        (
+            row.model,
+            f"{row.model}: {', '.join(row.uses)} ({size(row.download_bytes)} to download, "
+            f"{format_bytes_binary(row.memory_bytes)} of memory, {row.where})",
+        )
         for row in rows
         if row.fit == "fits"
     ]
     if not options:
         say_aside("None of the recommended models runs well here: vllama recommend --all")
         return []
-    name = choice("Which one? The first ones are the most capable.", options=[*options, BACK])
+    name = ask("Which one? The first ones are the most capable.", [*options, BACK])
     return ["pull", name] if name else []
 
 
@@ -101,6 +121,19 @@ def choose_agent() -> list[str]:
     if not options:
         say_aside("No coding agent is installed here; vllama launch lists those that it knows.")
         return []
-    tool = choice("Which tool?", options=[*options, BACK])
+    tool = ask("Which tool?", [*options, BACK])
     model = choose_model() if tool else ""
     return ["launch", tool, "--model", model] if model else []
+
+
+def look_at_server() -> list[str]:
+    """Return the command that shows what runs, or nothing if there is no server."""
+    from vllama.cli.context import connect
+
+    try:
+        with connect() as client:
+            client.get("/api/version")
+    except ServerUnreachable:
+        say_aside("No server is running: chat with a model, or run 'vllama serve'.")
+        return []
+    return ["ps"]

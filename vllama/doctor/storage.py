@@ -193,7 +193,7 @@ def models(library: Library) -> Iterator[Finding]:
         except VllamaError as error:
             bad.append((bundle.name, error.message))
     skipped = [(each.name, each.reason) for each in library.list_skipped()]
-    yield ok(f"{len(here) - len(bad)} models on this disk can be used")
+    yield ok(f"usable models on this disk: {len(here) - len(bad)}")
     for name, reason in [*bad, *skipped][:SHOWN]:
         yield warning(f"{name}: {reason}", f"remove it, and pull it again: vllama rm '{name}'")
     if len(bad) + len(skipped) > SHOWN:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from vllama.base.errors import NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.engines.devices import Device, LoadReport
 from vllama.engines.recipe import Recipe
@@ -102,11 +103,11 @@ class Settings:
     as text and number. `prompt_cache_bytes` limits the RAM for conversations that have lost their
     slot. `gpus` are the indices of the GPUs that it is shown, the one with the most room first, and
     `gpu_shares` the layers that each holds; `devices` are the engine's names of them where it has
-    to be told (`engines.devices.name_devices`). `slot_dir` is where the engine saves
-    slots (`Engine.saves_slots`), with `keeps_conversations` for longer than it runs. `inspect`:
-    requests may look inside the model (`Engine.inspects`). `version` is the engine's. `tuned_args`
-    are what the engine's own `tune` decided; `extra_args` are the user's and come last, so that
-    they win.
+    to be told (`engines.devices.name_devices`), `rpc` the servers of the remote ones
+    (`Engine.list_remote`). `slot_dir` is where the engine saves slots (`Engine.saves_slots`), with
+    `keeps_conversations` for longer than it runs. `inspect`: requests may look inside the model
+    (`Engine.inspects`). `version` is the engine's. `tuned_args` are what the engine's own `tune`
+    decided; `extra_args` are the user's and come last, so that they win.
     """
 
     mode: Mode
@@ -134,6 +135,7 @@ class Settings:
     gpus: tuple[int, ...] = ()
     gpu_shares: tuple[int, ...] = ()
     devices: tuple[str, ...] = ()
+    rpc: tuple[str, ...] = ()
     version: str = ""
     tuned_args: tuple[str, ...] = ()
     extra_args: tuple[str, ...] = ()
@@ -148,8 +150,8 @@ class FailurePattern:
     succeed another time. `fault` names the kinds of failure that another plan can avoid
     (`vllama.plan.ladder`): MEMORY, not enough of it; ARCHITECTURE, the engine cannot serve such a
     model; QUANTIZATION, it cannot read the number format; MISMATCH, the build does not suit this
-    machine or is incomplete; DEVICE, it finds no usable GPU; PORT, another program had taken the
-    port.
+    machine or is incomplete; DEVICE, it finds no usable GPU; REMOTE, an RPC server is lost; PORT,
+    another program had taken the port.
     """
 
     pattern: str
@@ -358,6 +360,10 @@ class Engine(ABC):
     def drafts(self, bundle: Bundle, mode: Mode, /) -> bool:
         """Tell whether it would use a draft model for this model."""
         return False
+
+    def list_remote(self, installation: Installation, server: str, /) -> Sequence[Device]:
+        """Return the devices of an RPC server. Raises NoPlan; EngineStartFailed if it is down."""
+        raise NoPlan(f"cannot use RPC servers with {self.title}")
 
     def read_load(self, lines: Sequence[str], settings: Settings, /) -> LoadReport | None:
         """Return where the model lies by the log of a load; None if that does not tell. Pure."""

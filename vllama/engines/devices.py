@@ -97,7 +97,8 @@ class LoadReport:
     """Placement of a model, in its engine's own words.
 
     `gpu_bytes` are on each GPU by the engine's name of it, in its order, `buses` their addresses
-    ("" if not told); `layers` of `of_layers` are on GPUs, None where they are not counted.
+    ("" if not told); "RPC0[10.0.0.5:50052]" is a remote one. `layers` of `of_layers` are on GPUs,
+    None where they are not counted.
     `problem` is the line that says why no GPU is used.
     """
 
@@ -125,13 +126,18 @@ class LoadReport:
     def by_pool(self, gpus: Sequence[Accelerator]) -> dict[str, int]:
         """Return the bytes on `gpus`, in the order that the engine was given, by pool."""
         pools = (name_pool(gpu.index) for gpu in gpus)
-        return dict(zip(pools, self.gpu_bytes.values(), strict=False))
+        here = (size for name, size in self.gpu_bytes.items() if "[" not in name)
+        return dict(zip(pools, here, strict=False))
 
     def find_trouble(self, gpu_layers: int, gpus: Sequence[Accelerator]) -> Diagnosis | None:
         """Return how this differs from a plan with so many layers (-1: all) on `gpus`.
 
-        With `Fault.DEVICE`, no GPU is used at all.
+        With `Fault.DEVICE`, no GPU is used at all; with `Fault.REMOTE`, not all remote ones.
         """
+        for gpu in (gpu for gpu in gpus if gpu.is_remote):
+            if not any(name.endswith(f"[{gpu.bus}]") for name in self.gpu_bytes):
+                cause = f"the engine's log does not say that it uses {gpu.name}"
+                return Diagnosis(cause=cause, fault=Fault.REMOTE)
         if not self.vram_bytes:
             remedy = REMEDY if "insufficient" not in self.problem else "update the driver"
             why = f" ({self.problem})" if self.problem else ""
@@ -141,7 +147,7 @@ class LoadReport:
         if self.layers is not None and self.layers < planned:
             count = f"{self.layers} of {self.of_layers} layers are on the GPU, not {planned}"
             return Diagnosis(cause=f"{count}, so it is slower: read the engine's log")
-        known = {gpu.bus for gpu in gpus}
+        known = {gpu.bus for gpu in gpus if not gpu.is_remote}
         for name, bus in self.buses.items():
             if name in self.gpu_bytes and bus and known and known.isdisjoint(("", bus)):
                 hint = "show the engine one GPU (GGML_VK_VISIBLE_DEVICES)"

@@ -1,7 +1,6 @@
 """Servers that already run and speak OpenAI's API: vllama relays to them but never starts them.
 
-This is how users go beyond one machine: a vLLM or Ray Serve cluster, SGLang, llama-server, LM
-Studio.
+This is how users go beyond one machine: vLLM across machines, SGLang, llama-server, LM Studio.
 """
 
 from __future__ import annotations

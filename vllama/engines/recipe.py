@@ -33,7 +33,7 @@ ANY = tuple(MachineKind)
 def get_machine_kind(platform: Platform) -> MachineKind:
     """Return the kind of a machine; of several makers' GPUs it is that of the first `Vendor`."""
     for vendor in Vendor:
-        if platform.of(vendor):
+        if vendor is not Vendor.REMOTE and platform.of(vendor):
             return MachineKind(vendor.value)
     return MachineKind.CPU
 
@@ -182,8 +182,10 @@ class Wheels:
 
     @property
     def oldest_version(self) -> str:
-        """The lowest version of the first package that it may bring, empty if it may be any."""
-        found = re.search(r"(?:[=>]=| )([\w.]+)$", self.contents[0].requirements[0])
+        """The lowest version that it may bring of its first package but PyTorch; empty for any."""
+        packages = [package for step in self.contents for package in step.requirements]
+        engine = next(package for package in packages if not package.startswith("torch"))
+        found = re.search(r"(?:[=>]=| )([\w.]+)$", engine)
         return found[1] if found else ""
 
     def suits(self, platform: Platform) -> bool:

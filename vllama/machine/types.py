@@ -6,14 +6,17 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple
 
+FIRST_REMOTE = 1024  # index of a model's first remote device; those of GPUs are lower
+
 
 class Vendor(StrEnum):
-    """The vendors whose accelerators can be detected; of several, the first is used."""
+    """The vendors of accelerators: of several, the first is used, and REMOTE, of other machines."""
 
     NVIDIA = "nvidia"
     AMD = "amd"
     INTEL = "intel"
     APPLE = "apple"
+    REMOTE = "remote"
 
 
 class MigPart(NamedTuple):
@@ -30,8 +33,8 @@ class Accelerator:
 
     `compute_capability` is NVIDIA's, as (major, minor). `is_divided`: into `instances` by MIG, so
     that no process can use the whole of it, and each at most one of them; `visible` puts the memory
-    and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is
-    its PCI address as the kernel and llama.cpp write it ("0000:01:00.0"), "" if unknown.
+    and the UUID of that one here. `shares_ram`: its memory is the machine's RAM. `bus` is its PCI
+    address as the kernel and llama.cpp write it ("0000:01:00.0"), host:port of a remote one, or "".
     """
 
     vendor: Vendor
@@ -47,6 +50,11 @@ class Accelerator:
     shares_ram: bool = False
     bus: str = ""
 
+    @property
+    def is_remote(self) -> bool:
+        """True for a device of another machine."""
+        return self.vendor is Vendor.REMOTE
+
 
 def explain_untold(gpu: Accelerator) -> str:
     """Return why a GPU is not used whose memory nobody tells."""
@@ -58,7 +66,7 @@ def explain_untold(gpu: Accelerator) -> str:
 
 def name_pool(gpu: int) -> str:
     """Return the name of the memory pool of the GPU with this index; that of RAM is `ram`."""
-    return f"gpu{gpu}"
+    return f"rpc{gpu - FIRST_REMOTE}" if gpu >= FIRST_REMOTE else f"gpu{gpu}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

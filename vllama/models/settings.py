@@ -70,6 +70,10 @@ class ModelSettings:
         'indices of its GPUs, or "spread": all of them; default: as few as possible',
         example="[0, 1]", effect=LOAD,
     )  # fmt: skip
+    rpc: tuple[table_kinds.RpcServer, ...] | None = setting(
+        "RPC servers of llama.cpp that share it; no encryption, no keys: trusted networks only",
+        example='["10.0.0.5:50052"]', effect=LOAD,
+    )  # fmt: skip
     kv_cache_type: kinds.KvCacheType | None = setting(
         "number format of the KV cache", example='"q8_0"', effect=LOAD
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping
 from typing import Annotated
@@ -43,6 +44,13 @@ def read_gpus(value: object) -> tuple[int, ...] | str:
     if len(set(found)) < len(found):
         raise ValueError("a GPU is named twice")
     return found
+
+
+def read_server(text: str) -> str:
+    """Accept `host:port`."""
+    if not re.fullmatch(r"[^\s,/]+:\d{1,5}", text):
+        raise ValueError(f"'{text}' is not host:port, such as 10.0.0.5:50052")
+    return text
 
 
 def read_link(text: str) -> str:
@@ -98,6 +106,7 @@ Link = Annotated[str, text("LINK", read_link)]
 ModelName = Annotated[str, text("NAME", read_name)]
 Parameters = Annotated[Mapping[str, object], nest(read_parameters, {"type": "object"})]
 PassedField = Annotated[str, text("FIELD", read_passed)]
+RpcServer = Annotated[str, text("HOST:PORT", read_server)]
 Replicas = Annotated[int, number(1, 64)]
 GPUS = nest(
     read_gpus,

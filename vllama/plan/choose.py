@@ -309,12 +309,19 @@ def draft_plan(
     draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
     work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu and estimate.is_whole)
     here = choice.installation
-    devices = name_devices(here.devices, all_gpus, estimate.settings.gpus)
+    used = estimate.settings.gpus
+    remote = tuple(gpu for gpu in all_gpus if gpu.is_remote and gpu.index in used)
+    local = [gpu for gpu in all_gpus if not gpu.is_remote]
+    devices = name_devices(here.devices, local, used[len(remote) :])
+    if remote:  # then each has to be named
+        names = devices or [one.name for one in here.devices][: len(used) - len(remote)]
+        devices = (*(gpu.name.partition(" ")[0] for gpu in remote), *names)
     if not memory.on_gpu and here.devices and here.executable:
         devices = NO_DEVICE
     words = [
         f"{engine.title} {choice.installation.version}: {choice.reason}",
         *describe_settings(bundle),
+        *facts.left_out,
         *estimate.reasons,
         describe_size(facts, bundle, info, estimate),
     ]
@@ -344,7 +351,9 @@ def draft_plan(
             slot_dir=kept.slot_dir,
             keeps_conversations=kept.stays,
             devices=devices,
+            rpc=tuple(dict.fromkeys(gpu.bus for gpu in all_gpus if remote and gpu.is_remote)),
         ),
+        remote=remote,
         memory=memory,
         reasons=tuple(reasons),
         context_asked=estimate.context_asked,

@@ -76,15 +76,18 @@ def list_usable(platform: Platform) -> tuple[Accelerator, ...]:
 
     A process can use one instance of MIG only (MIG User Guide, "CUDA Device Enumeration").
     """
+    remote = platform.of(Vendor.REMOTE)  # they come first: the logits do not cross the network
     for vendor in Vendor:
-        if gpus := platform.of(vendor):
+        if vendor is not Vendor.REMOTE and (gpus := platform.of(vendor)):
             whole = tuple(gpu for gpu in gpus if not gpu.is_divided)
-            return whole or (max(gpus, key=lambda gpu: gpu.total_bytes),)
-    return ()
+            return remote + (whole or (max(gpus, key=lambda gpu: gpu.total_bytes),))
+    return remote
 
 
 def describe_gpu(gpu: Accelerator, *, alone: bool) -> str:
     """Return a GPU's name without its vendor's, with its number if there are several."""
+    if gpu.is_remote:
+        return gpu.name
     name = re.sub(r"^(NVIDIA |AMD |Intel |GeForce |Radeon (?=RX|PRO|AI))+", "", gpu.name)
     return f"the {name}" if alone else f"GPU {gpu.index} ({name})"
 
@@ -180,10 +183,10 @@ def place(
 ) -> Placement:
     """Choose the GPUs for a launch, and tell what it takes of each pool.
 
-    As few GPUs as hold it, those with the most free memory first, so that the others stay free for
-    other models: by what is free now, or else, if other models have to be unloaded first, by what
-    there is. A divided model gets all that have room for their buffers and a layer. What the user
-    named is taken as it is.
+    As few GPUs as hold it, those with the most free memory first and remote ones last, so that the
+    others stay free for other models: by what is free now, or else, if other models have to be
+    unloaded first, by what there is. A divided model gets all that have room for their buffers and
+    a layer. What the user named is taken as it is.
     """
     memory = estimate_memory(engine, info, settings, on_gpu=on_gpu, slots=slots)
     gpus = list_usable(facts.platform) if on_gpu else ()
@@ -205,12 +208,13 @@ def place(
     divided = is_divided(info, settings)
 
     def attempt(group: Sequence[Accelerator], rooms: Mapping[str, int], why: str) -> Placement:
+        group = sorted(group, key=lambda gpu: not gpu.is_remote)
         launch, takes = distribute(sizes, memory, settings, group, rooms)
         parts = {**takes.gpu_parts, RAM: takes.ram_bytes}
         room = {pool: rooms[pool] for pool in parts}
         usable = sum(room[pool] for pool in parts if divided or pool != RAM)
-        if group[0].shares_ram:
-            room[RAM] = count_ram_beside(facts, room[RAM], takes.gpu_parts)
+        if shared := [name_pool(gpu.index) for gpu in group if gpu.shares_ram]:
+            room[RAM] = count_ram_beside(facts, room[RAM], {pool: parts[pool] for pool in shared})
             usable = room[RAM] + sum(takes.gpu_parts.values()) if divided else usable
         return Placement(
             settings=launch,
@@ -225,13 +229,13 @@ def place(
         return attempt(gpus, rooms, why)
     several = len(gpus) > 1
     for room in () if divided else (find_rooms(facts, gpus, now=True), rooms):
-        order = sorted(gpus, key=lambda gpu: (-room[name_pool(gpu.index)], gpu.index))
+        order = sorted(gpus, key=lambda g: (g.is_remote, -room[name_pool(g.index)], g.index))
         for count in range(1, len(order) + 1):
             free = f"{format_amount(sum(gpu.free_bytes for gpu in order[:count]))} free"
             placed = attempt(order[:count], room, free if several else "")
             if not placed.lacking:
                 return placed
-    order = sorted(gpus, key=lambda gpu: (-rooms[name_pool(gpu.index)], gpu.index))
+    order = sorted(gpus, key=lambda g: (g.is_remote, -rooms[name_pool(g.index)], g.index))
     if divided:
         for count in range(len(order), 0, -1):
             placed = attempt(order[:count], rooms, "")
@@ -310,7 +314,7 @@ def leave_out_output(shares: Sequence[int]) -> list[int]:
 
 def describe_gpus(gpus: Sequence[Accelerator], shares: Sequence[int], why: str) -> str:
     """Return which GPUs were chosen, with the layers of each, and why."""
-    names = [f"GPU {gpu.index}" for gpu in gpus]
+    names = [gpu.name if gpu.is_remote else f"GPU {gpu.index}" for gpu in gpus]
     if len(gpus) > 1:
         held = leave_out_output(shares)
         names = [f"{name} ({count} layers)" for name, count in zip(names, held, strict=True)]

@@ -21,6 +21,7 @@ from vllama.plan.distribution import is_divided
 from vllama.plan.form_choice import FitsHere
 from vllama.plan.ladder import make_first_plan
 from vllama.plan.quant_fallback import Form, list_forms_here
+from vllama.plan.remote import add_remote
 from vllama.plan.report import describe_memory, find_refused, make_report, report_plan
 from vllama.plan.types import Facts, Need
 
@@ -68,7 +69,7 @@ def preview_plan(
     resolved = resolve_name(library, facts, name)
     bundle, found = resolved.bundle, resolved.resolution
     if found is None:
-        info = library.plan_info(bundle)
+        facts, info = add_remote(facts, bundle), library.plan_info(bundle)
         forms = list_forms_here(library, bundle)
         return report_plan(facts, bundle, info, environ, forms=forms)
     more: dict[str, Any] = {

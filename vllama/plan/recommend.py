@@ -17,7 +17,6 @@ from msgspec import Struct
 
 from vllama.base.errors import ConfigError, NotEnoughMemory
 from vllama.base.meaning import says
-from vllama.base.units import format_amounts
 from vllama.engines.base import Mode
 from vllama.engines.registry import suppose_installed
 from vllama.models.types import Bundle, Capability, Format, ModelInfo
@@ -82,8 +81,8 @@ def judge(facts: Facts, known: Known) -> Recommendation:
         refuse_if_too_large(bundle, estimate, facts, choice, info, need)
         fit, where = judge_place(known, estimate)
     except NotEnoughMemory:
-        needed, usable = format_amounts(estimate.needed_bytes, estimate.usable_bytes)
-        fit, where = "too large", f"needs {needed}, {usable} usable"
+        where = f"needs {estimate.numbers} of {estimate.kind}, {estimate.usable} usable"
+        fit = "too large"
     memory = plan.memory
     return Recommendation(
         model=known.name,

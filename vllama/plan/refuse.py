@@ -147,7 +147,8 @@ def refuse_if_too_large(
         smaller = f"fewer layers on the GPU (without {asked}: as many as fit)"
     raise NotEnoughMemory(
         f"cannot load '{bundle.name}': model requires more {estimate.kind} "
-        f"({estimate.numbers}) than is available ({estimate.usable})",
+        f"({estimate.numbers}) than is available ({estimate.usable})"
+        + "".join(f"; {sentence}" for sentence in facts.left_out),
         hint=f"use {smaller} or a smaller quantization",
     )
 

@@ -66,8 +66,7 @@ def make_engine_rows(
         elif asked or chosen is None:
             reason = f"'{asked}' was asked for by name" if asked else "no engine could be chosen"
         else:
-            first = facts.found.engines[chosen]
-            reason = f"{first.title} comes before it: {suited.get(chosen, '')}"
+            reason = f"{facts.found.engines[chosen].title} comes before it"
         version = facts.found.installations.get(engine.name)
         rows.append(
             {
@@ -96,11 +95,10 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
 
     Of the devices only those that hold a part of the model.
     """
-    gpus, replicas = list_usable(facts.platform), facts.settings.replicas
+    gpus, replicas = (*plan.remote, *list_usable(facts.platform)), facts.settings.replicas
     needs, usable = list_needs(plan, gpus), dict(find_rooms(facts, gpus))
-    shares = any(gpu.shares_ram for gpu in gpus) and len(needs) > 1
-    if shares:
-        held = {pool: size for pool, size in needs.items() if pool != RAM}
+    shared = {name_pool(gpu.index) for gpu in gpus if gpu.shares_ram}
+    if held := {pool: size for pool, size in needs.items() if pool in shared}:
         usable[RAM] = count_ram_beside(facts, usable[RAM], held)
     totals = {RAM: ("RAM", facts.platform.ram_total_bytes)} | {
         name_pool(gpu.index): (_name_device(gpu), gpu.total_bytes) for gpu in gpus
@@ -118,7 +116,8 @@ def make_device_rows(facts: Facts, plan: Plan) -> list[dict[str, Any]]:
 
 
 def _name_device(gpu: Accelerator) -> str:
-    return f"GPU {gpu.index} ({gpu.name}{', shares the RAM' if gpu.shares_ram else ''})"
+    shares = ", shares the RAM" if gpu.shares_ram else ""
+    return gpu.name + shares if gpu.is_remote else f"GPU {gpu.index} ({gpu.name}{shares})"
 
 
 def shorten(plan: Plan) -> list[str]:

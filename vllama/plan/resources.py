@@ -39,13 +39,14 @@ def keep_named(facts: Facts, model: str) -> Facts:
     named, platform = facts.gpus, facts.platform
     if named is None or isinstance(named, str) or not platform.accelerators:
         return facts
-    here = {gpu.index: gpu for gpu in platform.accelerators}
+    here = {gpu.index: gpu for gpu in platform.accelerators if not gpu.is_remote}
     if absent := [index for index in named if index not in here]:
         raise NoPlan(
             f"cannot put '{model}' on GPU {absent[0]}: there is no such GPU",
             hint=f"name some of {', '.join(map(str, sorted(here)))} (gpus in the config file)",
         )
-    gpus = tuple(here[index] for index in named)
+    remote = (gpu for gpu in platform.accelerators if gpu.is_remote)
+    gpus = (*remote, *(here[index] for index in named))
     return replace(facts, platform=replace(platform, accelerators=gpus))
 
 

@@ -13,7 +13,7 @@ from vllama.base.units import format_amount, format_amounts
 from vllama.chat.request import LoadOptions
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Engine, Installation, Memory, Mode, Settings
-from vllama.machine.types import Platform, name_pool
+from vllama.machine.types import Accelerator, Platform, name_pool
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds
 
@@ -59,6 +59,7 @@ class Facts:
     slot_dir: Path | None = None  # where conversations are kept, None: nowhere
     share_dir: Path | None = None  # where slots are saved that requests share
     ours: Mapping[str, int] = field(default_factory=dict)  # bytes of each pool in our engines
+    left_out: tuple[str, ...] = ()  # sentences on RPC servers that do not respond (`plan.remote`)
     # by the keys of `draft_model.make_key`
     draft_speeds: Mapping[str, DraftSpeeds] = field(default_factory=dict)
 
@@ -221,6 +222,7 @@ class Plan:
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     relief: Concessions = field(default_factory=Concessions)  # what it had to make do with
     instead: str = ""  # why it is not the first plan; empty if it is
+    remote: tuple[Accelerator, ...] = ()  # devices of other machines that hold a part
 
     @property
     def may_grow(self) -> bool:

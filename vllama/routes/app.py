@@ -17,7 +17,7 @@ from html import escape
 
 from msgspec import json
 
-from vllama.accounts.keys.key import CLIENT_HEADER, ApiKey, Scope, act_for
+from vllama.accounts.keys.key import CLIENT_HEADER, ApiKey, Scope, act_for, act_for_user
 from vllama.accounts.keys.ring import check_scopes, current_key
 from vllama.base.audit import OWNER, actor
 from vllama.base.clock import now_ns
@@ -132,6 +132,8 @@ class App:
         key = self.starting.keys.find(authorization, api_key)
         if key is not None and Scope.NODE in key.scopes:
             key = act_for(key, request.header(CLIENT_HEADER))
+        if key is not None:
+            key = act_for_user(key, request.header)
         if self._admit(request, route):
             await self._answer(request, route, key)
 
@@ -148,7 +150,7 @@ class App:
         if key is not None:
             request.charge(key.identity)
         current_key.set(key)
-        actor.set(key.name if key is not None else OWNER)
+        actor.set(" for ".join(filter(None, (key.name, key.user))) if key is not None else OWNER)
         request.mask = partial(self._mask, key)
         may_send_code.set(
             starting.guards.inspect_code and key is not None and key.allows(Scope.ADMIN)
@@ -266,7 +268,8 @@ class App:
             self.starting.metrics.observe_tokens(
                 row.model, first_token_s=row.first_token_s, tokens_per_s=row.tokens_per_s
             )
-        level = logging.DEBUG if request.method in ("GET", "HEAD") else logging.INFO
+        is_quiet = request.method in ("GET", "HEAD") or not running.route.described
+        level = logging.DEBUG if is_quiet else logging.INFO
         end = ""
         if outcome == "stopped":
             end = f": {failure}"

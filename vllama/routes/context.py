@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from vllama.accounts.keys.key import make_secret
 from vllama.accounts.keys.ring import KeyRing
 from vllama.base import audit, executors
+from vllama.base.audit import Row
 from vllama.base.clock import RealClock
+from vllama.base.errors import VllamaError
 from vllama.observe.metrics.server_metrics import Metrics
 from vllama.routes.engine_metrics import EngineMetrics
 from vllama.routes.events.activity import Activity
@@ -23,6 +26,7 @@ from vllama.targets.choice import Breakers
 if TYPE_CHECKING:
     from vllama.chat.templates.jinja.renderer import Renderer
     from vllama.models.types import Bundle
+    from vllama.net.http.listener import Certificate
     from vllama.net.upstream.pool import Upstreams
     from vllama.observe.tracing.setup import Tracing
     from vllama.plan.types import Facts
@@ -94,15 +98,22 @@ class Gateway(Starting):
     detached: DetachedStreams
     slot_cache: SlotCache | None
     reload: Callable[[], Awaitable[None]]  # reads the settings again
+    certificate: Certificate | None
     stop: asyncio.Event  # set by a signal; the server may still serve
     engine_metrics: EngineMetrics = field(default_factory=EngineMetrics)
     # of links here, by their files
     breakers: Breakers[str] = field(default_factory=lambda: Breakers(RealClock()))
 
-    async def record_act(self, act: str, subject: str, **details: str) -> None:
+    async def record_act(self, act: str, subject: str, old: Row = None, new: Row = None) -> None:
         """Record an administrative act in the audit log."""
         folder = self.in_use.config.data_dir
-        await executors.storage.run(audit.record, folder, act, subject, {}, details)
+        await executors.storage.run(audit.record, folder, act, subject, old, new)
+
+    async def describe_model(self, name: str) -> dict[str, Any]:
+        """Return a model for the audit log; nothing if there is none."""
+        with suppress(VllamaError):
+            return {"digest": (await self.catalog.bundle(name)).digest}
+        return {}
 
     @property
     def nodes(self) -> Nodes | None:

@@ -106,6 +106,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
         if choice is not None:
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
+        gateway.meter.admit(running, model)
         is_first = place is None and failure is None
         may_refuse = is_first and nodes.has_other(model, name, local, only)
         node = nodes.nodes[name]

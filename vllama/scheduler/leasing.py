@@ -62,15 +62,16 @@ class Loads:
             self._table.retire(old, reason, replaced=True)
         return self._create(self.group, key, bundle, need, old)
 
-    def _grow(self, old: Instance) -> None:
-        """Load `old` again with several slots, and move its queue to the new instance."""
+    def _reload(self, old: Instance, reason: str = "") -> None:
+        """Load `old` again and move its queue; without another reason, with several slots."""
         if self._table.closing or self.group is None or old.retiring or old.plan is None:
             return
         if old.unload_reason:  # it serves its queue, and ends
             return
-        reason = f"several requests came at once: it gets {old.plan.most_parallel} slots"
+        if not reason:
+            reason = f"several requests came at once: it gets {old.plan.most_parallel} slots"
+            self._table.concurrent.add(old.key)
         self._table.retire(old, reason, replaced=True)
-        self._table.concurrent.add(old.key)
         new = self._create(self.group, old.key, old.bundle, old.need, old)
         self._table.move_queue(old, new)
 
@@ -98,7 +99,7 @@ class Loads:
             find_trouble=partial(self._recovery.find_trouble, key),
         )
         self._table.instances[key] = instance
-        lifecycle = Lifecycle(self._table, self._hooks, self._admission, instance, self._grow)
+        lifecycle = Lifecycle(self._table, self._hooks, self._admission, instance, self._reload)
         # a fresh context, or log lines would name the request that happened to start the load
         context = Context()
         context.run(log_context.model.set, bundle.name)

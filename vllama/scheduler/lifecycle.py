@@ -25,7 +25,7 @@ from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
-from vllama.supervise.spec import Diagnosis, State
+from vllama.supervise.spec import Diagnosis, Fault, State
 
 log = logging.getLogger(__name__)
 
@@ -39,14 +39,14 @@ class Lifecycle:
         hooks: Hooks,
         admission: Admission,
         instance: Instance,
-        grow: Callable[[Instance], None],
+        reload: Callable[..., None],
     ) -> None:
-        """Prepare; `grow` loads an instance again with more slots."""
+        """Prepare; `reload` loads an instance again: for a reason, or else with more slots."""
         self._table = table
         self._hooks = hooks
         self._admission = admission
         self._instance = instance
-        self._grow = grow
+        self._reload = reload
         self._error: VllamaError | None = None
         self._last_end_s = 0.0  # of an attempt to run the process; Unix time
         self._next_plan: Plan | None = None  # tried after the one that failed
@@ -152,9 +152,13 @@ class Lifecycle:
             def note_change() -> None:
                 self._admission.note_transition()
                 self._note_restart()
-                if instance.sleeping and process.state is State.BACKOFF:
-                    # a restart would take memory that has been given to other models since
+                last = process.last_diagnosis
+                lost = last.cause if last and last.fault is Fault.REMOTE else ""
+                if process.state is State.BACKOFF and (instance.sleeping or lost):
+                    # a restart would take memory that others have got since, or lacks a machine
                     group.create_task(process.stop())
+                    if lost:
+                        self._reload(instance, lost)
                 instance.wake.set()
 
             process.subscribe(note_change)
@@ -175,7 +179,7 @@ class Lifecycle:
                         watching.cancel()
                         table.serve_queue(instance)
                         if instance.loaded and instance.should_grow:
-                            self._grow(instance)
+                            self._reload(instance)
                     if self._has_ended_asleep():
                         self._start_over()
                         return
@@ -262,7 +266,8 @@ class Lifecycle:
             await self._replan(error, process.last_diagnosis)
             return
         except VllamaError as error:
-            self._fail(error)
+            if instance.queue or not instance.retiring:
+                self._fail(error)
             return
         if not instance.loaded and instance.plan:
             now_s = self._table.clock.monotonic()

@@ -48,8 +48,10 @@ class MemoryMeter:
         self._writing: Future[None] | None = None
 
     def needs(self, plan: Plan) -> dict[str, int]:
-        """Return a plan's estimate by pool, with room for the conversations to come."""
+        """Return a plan's estimate by pool of this machine, with room for conversations to come."""
         needs = list_needs(plan, self._usable)
+        for gpu in plan.remote:
+            needs[RAM] += needs.pop(name_pool(gpu.index), 0) * gpu.shares_ram
         return needs | {RAM: needs[RAM] + plan.memory.claimed_bytes} if RAM in needs else needs
 
     async def measure(

@@ -40,6 +40,8 @@ def add_room(report: Mapping[str, Any], room: Room, *, is_loaded: bool = False) 
 
     `now` is None for a model that does not fit this machine, is loaded, or lies elsewhere.
     """
+    remote = {r["pool"]: r["usable_bytes"] for r in report.get("devices", ()) if "rpc" in r["pool"]}
+    room = replace(room, free={**room.free, **remote})  # which the plan has asked for
     needs, claims = _list_claims(report)
     free, now = {pool: max(0, room.free.get(pool, 0)) for pool in needs}, None
     if is_loaded:  # what it has taken is free for it
@@ -149,7 +151,7 @@ def _describe(
 
 
 def _name(pool: str) -> str:
-    return f"GPU {pool.removeprefix('gpu')}"
+    return pool.upper() if pool.startswith("rpc") else f"GPU {pool.removeprefix('gpu')}"
 
 
 def _find_help(report: Mapping[str, Any], missing_bytes: int) -> str:

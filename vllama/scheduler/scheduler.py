@@ -150,6 +150,9 @@ class Scheduler:
             return lease
         if self._table.closing:
             raise ShuttingDown(STOPPING)
+        newer = self._table.instances.get(instance.key)
+        if newer is not None and newer.replaces is instance:
+            instance = newer
         if not instance.ended.is_set() and (
             granted := await wait_in_queue(self._table, instance, keep_alive_s, prefix, flow, lease)
         ):

@@ -159,6 +159,7 @@ class Daemon:
             detached=detached,
             slot_cache=slot_cache,
             reload=self._reloader.reload,
+            certificate=certificate,
             stop=stop,
         )
 
@@ -199,6 +200,8 @@ class Daemon:
             batching = keep("batches", gateway.batches.run)
             if gateway.slot_cache is not None:
                 helpers.append(keep("conversations", gateway.slot_cache.run))
+            if gateway.certificate is not None:
+                helpers.append(keep("certificate", gateway.certificate.watch))
 
             def use_nodes() -> None:
                 """Use the nodes that the settings name; after a reload, those of then."""

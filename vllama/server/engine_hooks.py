@@ -26,8 +26,9 @@ from vllama.models.headers.info import describe_template
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.net.upstream.pool import Upstreams
 from vllama.plan.distribution import list_usable
-from vllama.plan.ladder import Failed, make_first_plan, make_last_error, make_next_plan
+from vllama.plan.ladder import MOST, Failed, make_first_plan, make_last_error, make_next_plan
 from vllama.plan.quant_fallback import list_forms_here, names_form
+from vllama.plan.remote import add_remote
 from vllama.plan.report import shorten
 from vllama.plan.resources import leaves_gpus
 from vllama.plan.types import Facts, Need, Plan
@@ -86,7 +87,7 @@ class Planner:
         info = await executors.upkeep.run(self._in_use.library.plan_info, bundle)
         if engine := need.load.engine:  # as if the user had set it for this model
             bundle = replace(bundle, settings=replace(bundle.settings, engine=engine))
-        facts, key = await self._now(), (bundle.key, need.mode)
+        facts, key = await self._now(bundle), (bundle.key, need.mode)
         known = self._instead.get(key)
         if (
             known
@@ -125,8 +126,11 @@ class Planner:
         An engine that cannot serve the model is not tried for it again while this server runs. One
         that ran out of memory, or lost the GPU, is: both come and go.
         """
+        if failed[-1].diagnosis.fault is Fault.REMOTE and len(failed) <= MOST:
+            return replace(await self.plan(bundle, need), instead=f"retried: {failed[-1].message}")
         forms = await executors.upkeep.run(list_forms_here, self._in_use.library, bundle)
-        plan, key = make_next_plan(await self._now(), need, failed, forms), (bundle.key, need.mode)
+        facts, key = await self._now(bundle), (bundle.key, need.mode)
+        plan = make_next_plan(facts, need, failed, forms)
         if plan is None:
             self._instead.pop(key, None)
             raise make_last_error(self._in_use.facts, failed, forms)
@@ -140,7 +144,7 @@ class Planner:
 
         Raises NotEnoughMemory.
         """
-        facts = replace(await self._now(), relief=replace(plan.relief, room=room))
+        facts = replace(await self._now(plan.bundle), relief=replace(plan.relief, room=room))
         smaller = await self._first(facts, plan.bundle, plan.info, need)
         free = ", ".join(f"{format_amount(size)} of {pool}" for pool, size in room.items())
         instead = f"planned for what other programs leave: {free}"
@@ -151,8 +155,8 @@ class Planner:
         forms = partial(list_forms_here, self._in_use.library, bundle)
         return await executors.upkeep.run(make_first_plan, facts, bundle, info, need, forms)
 
-    async def _now(self) -> Facts:
-        """Return the facts with what changes meanwhile: free memory, and measured speeds."""
+    async def _now(self, bundle: Bundle) -> Facts:
+        """Return the facts with what changes: free memory, remote devices, measured speeds."""
         facts = self._in_use.facts
         platform = await executors.upkeep.run(with_free_memory, facts.platform)
         speeds = await executors.upkeep.run(self._draft_records.read)
@@ -160,7 +164,8 @@ class Planner:
             name_pool(now.index): max(0, before.free_bytes - now.free_bytes)
             for before, now in zip(facts.platform.accelerators, platform.accelerators, strict=True)
         }
-        return replace(facts, platform=platform, ours=ours, draft_speeds=speeds)
+        facts = replace(facts, platform=platform, ours=ours, draft_speeds=speeds)
+        return await executors.upkeep.run(add_remote, facts, bundle)
 
 
 @dataclass(eq=False)
@@ -276,7 +281,7 @@ class EngineHooks:
         if report is None:
             return None
         gpus, count = self._list_gpus(plan), len(process.parts)
-        trouble = report.find_trouble(plan.settings.gpu_layers, gpus)
+        trouble = report.find_trouble(plan.settings.gpu_layers, (*plan.remote, *gpus))
         return Placed(
             text=report.text,
             vram_bytes=report.vram_bytes * count,

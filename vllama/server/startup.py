@@ -82,6 +82,7 @@ def serve(config: Config, reporter: Reporter, load: Callable[[], Config]) -> int
     check_nodes(config)
     check_open(config)
     certificate = Certificate(config.tls_cert, config.tls_key) if config.tls_cert else None
+    log_context.port = -1  # its own is another server's until it is bound
     listener = bind(config.host, config.port)
     port = listener.getsockname()[1]
     log_context.port = port

@@ -125,6 +125,7 @@ class Fault(StrEnum):
     QUANTIZATION = "quantization"
     MISMATCH = "mismatch"
     DEVICE = "device"
+    REMOTE = "remote"
     PORT = "port"
 
 

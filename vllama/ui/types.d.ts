@@ -67,6 +67,7 @@ type Answer<Path extends string> =
   : Path extends "api/show" ? Schemas["ShownModel"]
   : Path extends "api/config" ? Settings
   : Path extends "api/logs" ? Schemas["Logs"]
+  : Path extends "api/samples" ? Schemas["Day"]
   : Path extends "api/streams" ? Schemas["Streams"]
   : Path extends "api/nodes" ? Schemas["NodeRows"]
   : Path extends "api/keys" ? Schemas["Keys"]
@@ -239,6 +240,7 @@ interface ListElement extends HTMLElement {
 }
 interface ChartElement extends HTMLElement {
   series: string[];
+  range: number;
   plot: Plot | null;
   show(data: [number[], ...Values[]], marks: Mark[]): void;
 }
@@ -273,6 +275,8 @@ interface ChatValues {
   system: string;
   think: string;
   tools: string;
+  /** Tools of MCP servers that are switched off: "server: tool". */
+  off?: string[];
   options?: ChatOptions;
 }
 interface Preset extends ChatValues {
@@ -421,8 +425,6 @@ interface McpServer {
   name: string;
   url: string;
   token: string;
-  /** Names of tools that are switched off. */
-  off: string[];
 }
 interface McpTool {
   name: string;
@@ -431,7 +433,6 @@ interface McpTool {
 }
 interface McpConnection {
   server: McpServer;
-  at: number;
   session: string;
   version: string;
   tools: McpTool[];

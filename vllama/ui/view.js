@@ -9,6 +9,7 @@ export class View extends HTMLElement {
 
   leaving = new AbortController(); // of the listeners, when the view is removed
   pending = false;
+  /** @type {(() => void) | null} */ afterwards = null; // what is done after the next rendering
 
   connectedCallback() {
     this.leaving = new AbortController();
@@ -53,6 +54,8 @@ export class View extends HTMLElement {
       if (!this.isConnected) return;
       render(this.template(), this, { host: this }); // listeners have it as their `this`
       this.rendered();
+      this.afterwards?.();
+      this.afterwards = null;
     });
   }
 }

@@ -7,6 +7,7 @@ import random
 from contextlib import suppress
 from datetime import UTC, datetime
 from decimal import Decimal
+from typing import Any
 
 import msgspec
 import pytest
@@ -83,10 +84,10 @@ async def test_a_new_key_inherits_nothing_of_an_old_one_of_its_name() -> None:
 
 def test_other_amounts() -> None:
     assert [str(parse_tokens(text)) for text in ("1M/day", "20k", "7/d")] == [
-        *("1000000/day", "20000/day", "7/day"),
+        *("1M/day", "20k/day", "7/day"),
     ]
     assert [str(parse_tokens(text)) for text in ("5/minute", "5/min", "2k/Month")] == [
-        *("5/min", "5/min", "2000/month"),
+        *("5/min", "5/min", "2k/month"),
     ]
     assert [parse_age(text) for text in ("30d", "12h", "2w", "90s")] == [
         *(30 * DAY_S, 12 * 3600, 14 * DAY_S, 90)
@@ -444,6 +445,61 @@ async def test_the_limits_of_a_key_and_of_its_group_hold_both(own: str) -> None:
         limits.admit(key)
 
 
+MODEL_LIMITS: list[tuple[str, dict[str, Any], int, str, float]] = [
+    ("rate", {"model_rate": [("big", "3/min")]}, 3, "3 requests per min", 60),
+    ("of a pattern", {"model_rate": [("b*", "2/h"), ("big", "9/h")]}, 2, "2 requests per h", 3600),
+    ("tokens", {"model_tokens": [("big", "30/day")]}, 3, "30 tokens of today", DAY_S / 2),
+    ("minute", {"model_tokens": [("BIG:latest", "25/min")]}, 3, "25 tokens of the last", 60),
+    ("month", {"model_tokens": [("big", "10/month")]}, 1, "10 tokens of this month", 0),
+]
+
+
+@pytest.mark.parametrize("of", ["key", "group"])
+@pytest.mark.parametrize(
+    ("given", "allowed", "words", "again_s"),
+    [case[1:] for case in MODEL_LIMITS],
+    ids=[case[0] for case in MODEL_LIMITS],
+)
+@in_loop
+async def test_a_limit_of_one_model(
+    of: str, given: dict[str, Any], allowed: int, words: str, again_s: float
+) -> None:
+    read = {"model_rate": parse_rate, "model_tokens": parse_tokens}
+    fields = {name: tuple((m, read[name](x)) for m, x in each) for name, each in given.items()}
+    group = Group(name="team", **(fields if of == "group" else {}))
+    limits = KeyLimits(ManualClock(NOON_S), lambda: [group])
+    key = make_key(group="team", **(fields if of == "key" else {}))
+    for _ in range(allowed):
+        limits.admit(key)
+        limits.admit(key, "big:latest")
+        limits.finish(key, 10, model="big:latest")
+    limits.admit(key)
+    with pytest.raises(LimitReached, match=f"{of} '.*', for the model 'big:.*{words}") as caught:
+        limits.admit(key, "big:latest")
+    assert not again_s or caught.value.retry_after_s == again_s
+    windows = limits.find_standing(key, "big:latest")
+    assert {each.remaining for each in (windows.requests, windows.tokens) if each} == {0}
+    limits.finish(key, 0)
+    limits.admit(key)
+    limits.admit(key, "other")  # which has limits of its own, where the pattern is one for it
+    limits.finish(key, 10, model="other")
+    assert limits._uses["ann"].running == limits._uses["group team"].running == 0
+
+
+@in_loop
+async def test_tokens_of_a_model_are_exceeded_by_one_response_at_most() -> None:
+    limits = KeyLimits(ManualClock(NOON_S))
+    key = make_key(model_tokens=(("big", Rate(100, "day")),))
+    first = limits.try_reserve(key, fixed(80), model="big:latest")
+    assert first is not None and limits.try_reserve(key, fixed(80), model="other") is not None
+    waiting = asyncio.ensure_future(limits.reserve(key, fixed(80), model="big:latest"))
+    await asyncio.sleep(0)
+    assert not waiting.done() and limits.try_reserve(key, fixed(1), model="big:latest") is None
+    limits.finish(key, 80, model="big:latest")
+    limits.release(first)
+    limits.release(await waiting)
+
+
 @in_loop
 async def test_a_budget_ends_with_its_period() -> None:
     clock = ManualClock(NOON_S)
@@ -502,6 +558,11 @@ async def test_a_budget_of_a_group_is_exceeded_by_one_answer_at_most(seed: int) 
         ({"tokens": 100}, (79, 1, 5), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
         ({"tokens": 100}, (10, 900), ["the key 'ann' has used 80 % of its 100 tokens of today"]),
         ({"tokens": 100, "tokens_period": "min"}, (90,), []),
+        (
+            {"model_tokens": (("m", Rate(100, "day")),)},
+            (79, 1),
+            ["the key 'ann', for the model 'm', has used 80 % of its 100 tokens of today"],
+        ),
         ({"budget": BUDGET}, (80, 81), ["the key 'ann' has used 80 % of its budget of today"]),
         ({}, (1000,), []),
     ],
@@ -513,5 +574,5 @@ async def test_eighty_percent_is_said_once(
     limits, key = KeyLimits(ManualClock(NOON_S)), make_key(**limits_of)
     for tokens in shares:
         limits.admit(key)
-        limits.finish(key, tokens, tokens * UNIT // 100)
+        limits.finish(key, tokens, tokens * UNIT // 100, "m")
     assert [record.getMessage() for record in caplog.records] == warnings

@@ -22,7 +22,8 @@ from tests.loops import in_loop
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage import recorder as recorder_module
 from vllama.accounts.usage import store as store_module
-from vllama.accounts.usage.entries import SUFFIX, Admitted, UsedBefore, encode_entry
+from vllama.accounts.usage.entries import SUFFIX, Admitted, Amounts, UsedBefore, encode_entry
+from vllama.accounts.usage.money import UNIT
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.accounts.usage.store import FILE_NAME, QUARANTINE_NAME, UsageStore
 from vllama.base.clock import RealClock
@@ -184,6 +185,20 @@ INSERT INTO usage VALUES ('2026-11-23', 'old', 'm', 1, 10, 4, 2, 1500000);
 INSERT INTO tokens VALUES ('2026-11-23', 'owner', 12);
 """
 """Tables of versions 1 and 2, before there were prices."""
+OLD_3 = f"""
+CREATE TABLE usage (
+  day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, "group" TEXT NOT NULL DEFAULT '',
+  {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in Amounts.__struct_fields__)},
+  PRIMARY KEY (day, key, model, "group")
+) WITHOUT ROWID;
+CREATE TABLE tokens (
+  day TEXT NOT NULL, key TEXT NOT NULL, tokens INTEGER NOT NULL, spend INTEGER NOT NULL DEFAULT 0,
+  PRIMARY KEY (day, key)
+) WITHOUT ROWID;
+INSERT INTO usage VALUES ('2026-11-23', 'old', 'm', 'team', 1, 10, 4, 2, 1500000, 1, 7);
+INSERT INTO tokens VALUES ('2026-11-23', 'owner', 12, 7);
+"""
+"""Tables of version 3, before there were users."""
 
 
 @pytest.mark.parametrize("version", [1, 2])
@@ -202,6 +217,17 @@ def test_a_database_of_an_earlier_version_is_read_on(version: int, tmp_path: Pat
         [row] = [row for row in store.list_rows(["key", "group"]) if row.key == "old"]
         assert (row.seconds, row.group, row.spend, row.unpriced) == (1.5, "", None, 1)
         assert store.read_recent(0.0)["owner"] == UsedBefore(tokens={DAY: 12}, spend={DAY: 0})
+
+
+def test_a_database_without_users_is_read_on(tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / FILE_NAME)) as database:
+        database.executescript(f"{OLD_3} PRAGMA user_version = 3")
+    live(tmp_path)
+    assert count(tmp_path) == count(tmp_path, "old") == (1, 2) and not list_aside(tmp_path)
+    with closing(UsageStore(tmp_path)) as store:
+        [row] = [row for row in store.list_rows(["key", "group", "user"]) if row.key == "old"]
+        assert (row.group, row.user, row.spend) == ("team", "", 7 / UNIT)
+        assert store.read_recent(0.0)["owner"] == UsedBefore(tokens={DAY: 12}, spend={DAY: 7})
 
 
 @in_loop

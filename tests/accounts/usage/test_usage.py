@@ -98,6 +98,18 @@ def test_sums_by_each_column(tmp_path: Path) -> None:
     store.close()
 
 
+def test_sums_of_the_users_of_a_key(tmp_path: Path) -> None:
+    amounts = Amounts(requests=1, generated_tokens=4)
+    users = ("ann@example.org", "bob@example.org", "ann@example.org", "")
+    record(tmp_path, *(Served(DAY, "web", "m", amounts, "web", "team", user) for user in users))
+    with closing(UsageStore(tmp_path)) as store:
+        rows = [(row.user, row.requests) for row in store.list_rows(["user"])]
+        assert rows == [("", 1), ("ann@example.org", 2), ("bob@example.org", 1)]
+        (own,) = store.list_rows(["user"], key="web", user="bob@example.org")
+        assert (own.user, own.requests) == ("bob@example.org", 1)
+        assert list_tokens(store)["web"] == {DAY: 16}, "a key's limits are for all its users"
+
+
 def test_limits_count_by_what_no_other_key_has(tmp_path: Path) -> None:
     amounts = Amounts(requests=1, prompt_tokens=3, generated_tokens=4)
     record(
@@ -108,12 +120,18 @@ def test_limits_count_by_what_no_other_key_has(tmp_path: Path) -> None:
         Served(DAY, "", "m", amounts),
     )
     store = UsageStore(tmp_path)
-    assert list_tokens(store) == {"first": {DAY: 14}, "second": {DAY: 7}}
+    assert list_tokens(store) == {
+        "first": {DAY: 14},
+        "model m of first": {DAY: 7},
+        "model n of first": {DAY: 7},
+        "second": {DAY: 7},
+        "model m of second": {DAY: 7},
+    }
     assert {row.key: row.requests for row in store.list_rows(["key"])} == {"ann": 3, "": 1}
     store.close()
     record(tmp_path, Served("2026-11-24", "ann", "m", amounts, "second"))
     store = UsageStore(tmp_path)
-    assert list_tokens(store) == {"first": {DAY: 14}, "second": {DAY: 7, "2026-11-24": 7}}
+    assert list_tokens(store)["second"] == {DAY: 7, "2026-11-24": 7}
     store.close()
 
 
@@ -155,7 +173,8 @@ def test_nothing_is_lost_or_counted_twice_by_a_kill(flushes: int, tmp_path: Path
     with closing(UsageStore(tmp_path)) as store:
         assert [row.spend for row in store.list_rows(["group"])] == [300 * 1_234_567 / UNIT]
         spend = {identity: used.spend for identity, used in store.read_recent(0.0).items()}
-    assert spend == {key: {DAY: 300 * 1_234_567} for key in ("owner", "group team")}
+    owners = ("owner", "group team", "model m of owner", "model m of group team")
+    assert spend == {owner: {DAY: 300 * 1_234_567} for owner in owners}
 
 
 def test_spend_is_exact_beyond_64_bits_and_says_what_has_no_price(tmp_path: Path) -> None:

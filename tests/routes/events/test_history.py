@@ -5,15 +5,16 @@ from __future__ import annotations
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tests.facts import facts
 from tests.scheduler.world import World, in_loop, model, use
-from vllama.dialects.events import GpuUse
+from vllama.dialects.events import GpuUse, MachineUse, Sample
 from vllama.machine.types import Accelerator, Platform, Vendor
 from vllama.plan.types import Need
-from vllama.routes.events.activity import MAX_SAMPLES, Activity, History
+from vllama.routes.events.activity import MAX_SAMPLES, Activity, History, Minutes
 from vllama.routes.recording.running import RunningRequests
 from vllama.scheduler.room import find_free
 
@@ -116,3 +117,44 @@ async def test_gpus_have_the_names_of_their_memory(
             "gpu1": GpuUse(use=0.5, temperature_c=60.0, power_w=120.5)
         }
         assert sample.memory.keys() == find_free(facts(platform)).keys() == {"ram", "gpu1"}
+
+
+def make_sample(time: float, tokens_per_s: float = 0.0, **more: Any) -> Sample:
+    known = {"first_token_s": None, "requests": 0, "queued": 0, "memory": {}} | more
+    return Sample(time=time, tokens_per_s=tokens_per_s, **known)
+
+
+def list_minutes(*samples: Sample) -> list[Sample]:
+    minutes = Minutes()
+    for sample in samples:
+        minutes.add(sample)
+    return minutes.list_since(0)
+
+
+def test_a_minute_has_mean_rates_and_the_most_requests() -> None:
+    assert list_minutes(
+        make_sample(60, 10, first_token_s=0.5, requests=3),
+        make_sample(90, 20, queued=2),
+        make_sample(119, 30, first_token_s=1.5, requests=1),
+        make_sample(120, 99),  # it is not over
+    ) == [make_sample(119, 20, first_token_s=1.0, requests=3, queued=2)]
+
+
+def test_a_minute_that_repeats_the_last_is_left_out_unless_the_machine_was_seen() -> None:
+    seen = MachineUse(cpu=0.5, gpus={})
+    rows = list_minutes(
+        make_sample(0),
+        make_sample(60),
+        make_sample(120, machine=seen),
+        make_sample(180, 5),
+        make_sample(240),
+    )
+    assert [(row.time, row.tokens_per_s, row.machine) for row in rows] == [
+        (0, 0, None),
+        (120, 0, seen),
+        (180, 5, None),
+    ]
+
+
+def test_a_day_is_kept_by_the_minute() -> None:
+    assert len(list_minutes(*(make_sample(60 * n, n) for n in range(2000)))) == 1440

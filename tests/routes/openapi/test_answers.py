@@ -33,7 +33,7 @@ ANSWERED = [
     *(("GET", "/api/requests", None), ("GET", "/api/captures", None), ("GET", "/api/status", None)),
     *(("GET", "/api/engines", None), ("GET", "/api/config", None), ("GET", "/api/logs", None)),
     *(("GET", "/api/usage", None), ("GET", "/api/search?q=llama3", None)),
-    ("GET", "/api/fits", None),
+    *(("GET", "/api/fits", None), ("GET", "/api/samples", None)),
     *(("GET", "/api/nodes", None), ("GET", "/v1/files", None), ("GET", "/v1/batches", None)),
     ("POST", "/api/tokenize", {"model": "plain", "text": "Hi"}),
 ]

@@ -28,16 +28,25 @@ def parse_tokens(text: str) -> Rate:
     return key.parse_tokens(text)
 
 
+RATE, TOKENS = kinds.text("N/PERIOD", parse_rate), kinds.text("N/PERIOD", parse_tokens)
+MODEL_RATE = kinds.table("model=N/period", Annotated[Any, RATE])
+MODEL_TOKENS = kinds.table("model=N/period", Annotated[Any, TOKENS])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Group:
     """The limits of a group: those of all its keys together."""
 
     name: str = ""
-    rate: Annotated[Any, kinds.text("N/PERIOD", parse_rate)] | None = setting(
-        "requests in a period", example='"600/min"'
-    )
-    tokens: Annotated[Any, kinds.text("N/PERIOD", parse_tokens)] | None = setting(
+    rate: Annotated[Any, RATE] | None = setting("requests in a period", example='"600/min"')
+    tokens: Annotated[Any, TOKENS] | None = setting(
         "tokens per day, month or minute", example='"100M/month"'
+    )
+    model_rate: Annotated[Any, MODEL_RATE] = setting(
+        "requests in a period to each of some models", (), example='{ "llama3.3:70b" = "60/min" }'
+    )
+    model_tokens: Annotated[Any, MODEL_TOKENS] = setting(
+        "tokens in a period of each of some models", (), example='{ "qwen3:*" = "10M/day" }'
     )
     concurrent: kinds.Count | None = setting("parallel requests", example="16")
     budget: Annotated[MoneyLimit, kinds.text("N/PERIOD", parse_budget)] | None = setting(

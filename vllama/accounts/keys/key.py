@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from typing import Literal
@@ -20,6 +20,9 @@ LATEST = ":latest"
 NAME_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._@-]{0,63}$"
 CLIENT_HEADER = b"x-vllama-key"
 """With it the head of a cluster tells its nodes whose request it forwards; see `act_for`."""
+USER_HEADERS = (b"x-forwarded-email", b"x-forwarded-user")
+"""In these, the first that has one, a proxy names the user who is signed in; see `act_for_user`."""
+MAX_USER = 254  # characters of an address, RFC 5321
 FORWARDED = b"x-vllama-forwarded"
 """Marks what the head of a cluster asks: whoever gets it answers for itself."""
 MAX_PRIORITY = 100
@@ -61,7 +64,7 @@ class Rate(Struct, frozen=True):
         return _PERIODS_S[self.period]
 
     def __str__(self) -> str:
-        return f"{self.count}/{self.period}"
+        return f"{format_count(self.count)}/{self.period}"
 
 
 def parse_rate(text: str) -> Rate:
@@ -142,10 +145,12 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `digest` is that of `digest_secret`, `shown` are the characters by which its owner recognizes
     it. `models` are patterns, () allows all. `tokens` are those of a `tokens_period`, as in `Rate`.
+    `model_rate` and `model_tokens` limit each of some models, by their names or patterns.
     `priority` is the number of turns that its waiting requests get for each turn of a key with
     priority 1. Times are Unix seconds; None: never. `owner` identifies what its requests leave
     behind, such as stored responses; it survives a rotation, but not the end of the key. `replaced`
-    is the secret before this one; the same key by that secret has its `digest`.
+    is the secret before this one; the same key by that secret has its `digest`. A proxy's key
+    `trusts_user`: each request says who is its `user`, who owns what it leaves behind.
     """
 
     name: str
@@ -156,6 +161,8 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     rate: Rate | None = None
     tokens: int | None = None
     tokens_period: Literal["min", "day", "month"] = "day"
+    model_rate: tuple[tuple[str, Rate], ...] = ()
+    model_tokens: tuple[tuple[str, Rate], ...] = ()
     concurrent: int | None = None
     budget: MoneyLimit | None = None
     group: str | None = None
@@ -165,6 +172,8 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
     revoked_s: float | None = None
     owner: str = ""
     replaced: Replaced | None = None
+    trusts_user: bool = False
+    user: str = ""
 
     @property
     def identity(self) -> str:
@@ -187,12 +196,7 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def may_use(self, *names: str) -> bool:
         """Return whether the key may use a model that has one of `names`."""
-        return not self.models or any(
-            fnmatchcase(form, pattern.lower())
-            for name in names
-            for form in {name.lower(), name.lower().removesuffix(LATEST)}
-            for pattern in self.models
-        )
+        return not self.models or any(matches(one, name) for name in names for one in self.models)
 
     def find_fault(self, now_s: float) -> str | None:
         """Return why the key is not accepted any more; None if it is."""
@@ -203,6 +207,12 @@ class ApiKey(Struct, frozen=True, kw_only=True, omit_defaults=True):
         if (old := self.replaced) and old.digest == self.digest and not old.works(now_s):
             return f"the key '{self.name}' has been rotated"
         return None
+
+
+def matches(pattern: str, name: str) -> bool:
+    """Return whether a pattern is one of a model's name."""
+    forms = {name.lower(), name.lower().removesuffix(LATEST)}
+    return any(fnmatchcase(form, pattern.lower()) for form in forms)
 
 
 def make_node_key(secret: str) -> ApiKey:
@@ -227,6 +237,14 @@ def act_for(key: ApiKey, client: str) -> ApiKey:
         return key
     turns = min(max(1, int(priority[:6])), MAX_PRIORITY)
     return replace(key, name=name, owner=f"{key.owner} {name}", priority=turns)
+
+
+def act_for_user(key: ApiKey, read_header: Callable[[bytes], str]) -> ApiKey:
+    """Return a proxy's key with the user whom its request names; other keys as they are."""
+    headers = map(read_header, USER_HEADERS) if key.trusts_user else ()
+    text = next(filter(None, map(str.strip, headers)), "")
+    user = text.encode("latin-1").decode(errors="replace")
+    return replace(key, user=user) if user.isprintable() and len(user) <= MAX_USER else key
 
 
 def index_keys(keys: Iterable[ApiKey]) -> dict[str, ApiKey]:

@@ -25,8 +25,8 @@ from typing import NamedTuple, TypeAlias
 from msgspec import Struct
 
 from vllama.accounts.keys.group import Group
-from vllama.accounts.keys.key import DAY_S, MONTH, ApiKey, format_count
-from vllama.accounts.usage.entries import UsedBefore, name_day
+from vllama.accounts.keys.key import DAY_S, MONTH, ApiKey, Rate, format_count, matches
+from vllama.accounts.usage.entries import UsedBefore, identify_model, name_day
 from vllama.accounts.usage.money import UNIT
 from vllama.base.clock import Clock
 from vllama.base.errors import LimitReached
@@ -41,7 +41,29 @@ _ENDS = {
     MONTH: ("this month", "the limit resets on the first day of the month (UTC)"),
 }
 
-Limited: TypeAlias = ApiKey | Group
+
+class ModelLimit(NamedTuple):
+    """The limits of a key or group for one model."""
+
+    identity: str
+    title: str
+    rate: Rate | None
+    token_limit: Rate | None
+    concurrent: None = None
+    budget: None = None
+
+
+def limit_model(owner: ApiKey | Group, model: str) -> ModelLimit:
+    """Return the limits for a model; of several patterns the first one holds."""
+    rate, tokens = (
+        next((limit for pattern, limit in limits if matches(pattern, model)), None)
+        for limits in (owner.model_rate, owner.model_tokens)
+    )
+    title = f"{owner.title}, for the model '{model}',"
+    return ModelLimit(identify_model(owner.identity, model), title, rate, tokens)
+
+
+Limited: TypeAlias = ApiKey | Group | ModelLimit
 Size: TypeAlias = Callable[[], int]
 """Returns the most tokens that a request can take, as far as that is known now."""
 
@@ -175,20 +197,30 @@ class KeyLimits:
             use.admitted.sort()
             use.recent.sort()
 
-    def list_limited(self, key: ApiKey) -> tuple[Limited, ...]:
+    def list_owners(self, key: ApiKey) -> tuple[ApiKey | Group, ...]:
         """Return the key, and its group if it has one; a group without a table has no limits."""
         if not (name := key.group):
             return (key,)
         found = (group for group in self._list_groups() if group.name == name)
         return key, next(found, Group(name=name))
 
-    def admit(self, key: ApiKey, *, gives_way: bool = False) -> None:
-        """Admit a request, for which `finish` has to be called once. Raises LimitReached.
+    def list_new(self, key: ApiKey, model: str) -> tuple[Limited, ...]:
+        """Return those whose limits hold as soon as the model is known; "": before that."""
+        owners = self.list_owners(key)
+        limited = (one for one in owners if one.model_rate or one.model_tokens)
+        return tuple(limit_model(one, model) for one in limited) if model else owners
 
-        `gives_way`: a row of a batch, which ends as soon as another request comes; it does not
-        count as one of the concurrent requests.
+    def list_limited(self, key: ApiKey, model: str) -> tuple[Limited, ...]:
+        """Return all whose limits hold."""
+        return (*self.list_owners(key), *(self.list_new(key, model) if model else ()))
+
+    def admit(self, key: ApiKey, model: str = "", *, gives_way: bool = False) -> None:
+        """Admit a request, for which `finish` has to be called once; later also to its model.
+
+        Raises LimitReached. `gives_way`: a row of a batch, which ends as soon as another request
+        comes; it does not count as one of the concurrent requests.
         """
-        limited = [(one, *self._use_of(one)) for one in self.list_limited(key)]
+        limited = [(one, *self._use_of(one)) for one in self.list_new(key, model)]
         for one, use, now_s in limited:
             self._check_quotas(one, use, now_s)
             self._check_rate(one, use, now_s)
@@ -202,9 +234,11 @@ class KeyLimits:
         for one, use, now_s in limited:
             if one.rate is not None:
                 use.admitted.add(1, now_s)
-            use.running += not gives_way
+            use.running += not (gives_way or model)
 
-    async def reserve(self, key: ApiKey, size: Size, price: int = 0) -> Reservation:
+    async def reserve(
+        self, key: ApiKey, size: Size, price: int = 0, model: str = ""
+    ) -> Reservation:
         """Reserve the tokens of an admitted request, once there is room; return what is reserved.
 
         `price` is the highest of a token. What is reserved is given back by `release`. Raises
@@ -212,7 +246,7 @@ class KeyLimits:
         """
         made: Reservation = []
         try:
-            for one in self.list_limited(key):  # in one order, so that no two wait for each other
+            for one in self.list_limited(key, model):  # in one order: no two wait for each other
                 use, _ = self._use_of(one)
                 async with use.door:
                     self._check_quotas(one, *self._use_of(one))
@@ -226,10 +260,12 @@ class KeyLimits:
             raise
         return made
 
-    def try_reserve(self, key: ApiKey, size: Size, price: int = 0) -> Reservation | None:
+    def try_reserve(
+        self, key: ApiKey, size: Size, price: int = 0, model: str = ""
+    ) -> Reservation | None:
         """Reserve at once, without suspending; None if there is no room, or nothing is left."""
         made: Reservation = []
-        for one in self.list_limited(key):
+        for one in self.list_limited(key, model):
             is_queued = self._use_of(one)[0].door.locked()
             if is_queued or (reserved := self._take(one, size, price)) is None:
                 self.release(made)
@@ -251,11 +287,15 @@ class KeyLimits:
                 use.hold(least - tokens, price)
                 reservation[place] = use, least, price
 
-    def finish(self, key: ApiKey, tokens: int, spend: int = 0, *, gives_way: bool = False) -> None:
+    def finish(
+        self, key: ApiKey, tokens: int, spend: int = 0, model: str = "", *, gives_way: bool = False
+    ) -> None:
         """Count a request of `key` that has ended, the tokens that it took, and their price."""
-        for one in self.list_limited(key):
+        owners = self.list_owners(key)
+        for owner in owners:
+            self._use_of(owner)[0].running -= not gives_way
+        for one in (*owners, *(limit_model(each, model) for each in owners if model)):
             use, now_s = self._use_of(one)
-            use.running -= not gives_way
             use.tokens[name_day(now_s)] += tokens
             use.spend[name_day(now_s)] += spend
             if tokens and one.token_limit is not None and one.token_limit.period == "min":
@@ -266,10 +306,10 @@ class KeyLimits:
                     what = f"{words} of {_ENDS[period][0]}"
                     log.warning("%s has used %d %% of its %s", one.title, WARN_AT, what)
 
-    def find_standing(self, key: ApiKey) -> Standing:
-        """Return the remainder of the limits: the smaller one of key and group."""
+    def find_standing(self, key: ApiKey, model: str = "") -> Standing:
+        """Return the remainder of the limits: the smallest one of key, group and model."""
         found: list[list[Window]] = [[], []]
-        for one in self.list_limited(key):
+        for one in self.list_limited(key, model):
             use, now_s = self._use_of(one)
             if one.rate is not None:
                 left = max(0, one.rate.count - use.admitted.sum)

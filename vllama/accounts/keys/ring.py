@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from vllama.accounts.keys.key import (
     ApiKey,
     Scope,
@@ -105,11 +107,12 @@ class KeyRing:
 
     def find_owner(self, owner: str, name: str) -> ApiKey | None:
         """Return the key of an owner, for what goes on after its request; None if it is gone."""
+        owner, _, user = owner.partition(" ")  # as of `RunningRequest.owner`
         named = self._named.keys.values() if self._named is not None else ()
         now_s = self._clock.time()
         return next(
             (
-                key
+                replace(key, user=user) if user else key
                 for key in (*named, *self._plain.values())
                 if (key.owner, key.name) == (owner, name) and key.find_fault(now_s) is None
             ),

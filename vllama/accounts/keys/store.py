@@ -17,6 +17,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from vllama.accounts.keys.group import MODEL_RATE, MODEL_TOKENS
 from vllama.accounts.keys.key import (
     MAX_PRIORITY,
     NAME_PATTERN,
@@ -31,7 +32,7 @@ from vllama.accounts.keys.key import (
     parse_tokens,
 )
 from vllama.accounts.usage.money import parse_budget
-from vllama.base import audit, private
+from vllama.base import audit, kinds, private
 from vllama.base.errors import ConfigError
 from vllama.base.meaning import says
 from vllama.base.units import rfc3339_local
@@ -229,9 +230,12 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     rate: Annotated[str | None, says("requests in a period, such as `60/min`; null: no limit")]
     tokens: Annotated[str | None, says("tokens in a period, such as `1000/day`; null: no limit")]
     tokens_per_day: Annotated[int | None, says("the tokens, if their period is a day")]
+    model_rate: Annotated[list[str], says("`MODEL=N/PERIOD`: requests to each of some models")]
+    model_tokens: Annotated[list[str], says("`MODEL=N/PERIOD`: tokens of each of some models")]
     concurrent: Annotated[int | None, says("requests at once; null: no limit")]
     budget: Annotated[str | None, says("money in a period, such as `50/month`; null: no limit")]
     group: Annotated[str | None, says("the group whose limits it shares")]
+    trusts_user: Annotated[bool, says("whether its requests say in a header who their user is")]
     priority: Annotated[int, says("its turns in a queue for each turn of a usual key")]
     created_at: Annotated[str | None, says("when it was made")]
     expires_at: Annotated[str | None, says("when it expires; null: never")]
@@ -275,6 +279,9 @@ _READERS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "models": ("models", read_patterns),
     "rate": ("rate", parse_rate),
     "tokens": ("tokens", parse_tokens),
+    "model_rate": ("model_rate", MODEL_RATE.parse),
+    "model_tokens": ("model_tokens", MODEL_TOKENS.parse),
+    "trusts_user": ("trusts_user", kinds.read_switch),
     "concurrent": ("concurrent", parse_count),
     "budget": ("budget", parse_budget),
     "group": ("group", str.strip),
@@ -295,13 +302,14 @@ def read_fields(given: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
             raise ConfigError(f"cannot use {prefix}{name}: a key has no such field")
         field, read = _READERS[name]
         texts = value if isinstance(value, list) else [NONE if value is None else str(value)]
-        if texts == [NONE] and field not in ("scopes", "priority", "overlap_s"):
-            fields[field] = () if name == "models" else None
+        if texts == [NONE] and field not in ("scopes", "priority", "overlap_s", "trusts_user"):
+            fields[field] = () if name.startswith("model") else None
             continue
         try:
             fields[field] = read(texts if field in ("scopes", "models") else ",".join(texts))
         except ValueError as error:
-            raise ConfigError(f"cannot use {prefix}{name}: {error}") from None
+            shown = f"{prefix}{name.replace('_', '-')}" if prefix else name
+            raise ConfigError(f"cannot use {shown}: {error}") from None
     if limit := fields.get("tokens"):
         fields |= {"tokens": limit.count, "tokens_period": limit.period}
     return fields
@@ -322,9 +330,12 @@ def describe_key(key: ApiKey, secret: str = "") -> KeyRow:
         rate=str(key.rate) if key.rate else None,
         tokens=f"{key.tokens}/{key.tokens_period}" if key.tokens else None,
         tokens_per_day=key.tokens if key.tokens_period == "day" else None,
+        model_rate=["=".join(map(str, one)) for one in key.model_rate],
+        model_tokens=["=".join(map(str, one)) for one in key.model_tokens],
         concurrent=key.concurrent,
         budget=str(key.budget) if key.budget else None,
         group=key.group,
+        trusts_user=key.trusts_user,
         priority=key.priority,
         created_at=show(key.created_s),
         expires_at=show(key.expires_s),

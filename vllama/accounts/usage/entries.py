@@ -56,6 +56,7 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
 
     `day` is the one (UTC) on which its answer ended. `identity` is what the limits of the key are
     counted by; "" if there are none to count. `group` is the name of the key's, "" without one.
+    `user` is the one that a proxy has named.
     """
 
     day: Day
@@ -64,6 +65,7 @@ class Served(msgspec.Struct, frozen=True, array_like=True, tag="served"):
     amounts: Amounts
     identity: str = ""
     group: str = ""
+    user: str = ""
 
 
 class Admitted(msgspec.Struct, frozen=True, array_like=True, tag="admitted"):
@@ -94,6 +96,11 @@ def identify_group(name: str) -> str:
     return f"group {name}"
 
 
+def identify_model(owner: str, model: str) -> str:
+    """Return the identity of a key or group with one model, for the limits."""
+    return f"model {model} of {owner}"
+
+
 decode_entry = msgspec.json.Decoder(Entry).decode
 _encoder = msgspec.json.Encoder()
 
@@ -105,17 +112,17 @@ def encode_entry(entry: Entry) -> bytes:
 
 def sum_up(entries: Iterable[Entry]) -> list[Entry]:
     """Return fewer entries that say the same: one for all that a key has asked of a model a day."""
-    sums: dict[tuple[str, str, str, str, str], Amounts] = {}
+    sums: dict[tuple[str, str, str, str, str, str], Amounts] = {}
     others: list[Entry] = []
     for entry in entries:
         if isinstance(entry, Served):
-            place = entry.day, entry.key, entry.model, entry.identity, entry.group
+            place = entry.day, entry.key, entry.model, entry.identity, entry.group, entry.user
             sums.setdefault(place, Amounts()).add(entry.amounts)
         else:
             others.append(entry)
     return others + [
-        Served(day, key, model, amounts, identity, group)
-        for (day, key, model, identity, group), amounts in sums.items()
+        Served(day, key, model, amounts, *more)
+        for (day, key, model, *more), amounts in sums.items()
     ]
 
 

@@ -27,6 +27,7 @@ from vllama.accounts.usage.entries import (
     UsedBefore,
     decode_entry,
     identify_group,
+    identify_model,
     sum_up,
     take_over,
 )
@@ -38,16 +39,17 @@ log = logging.getLogger(__name__)
 
 FILE_NAME, QUARANTINE_NAME, ASIDE = "usage.db", "unreadable-lines", ".damaged-"
 BUSY_S, BUSY_RETRY_S = 5.0, 0.01
-VERSION = 3
+VERSION = 4
 KEPT_DAYS = 100
 """Days whose tokens are kept for limits: more than a month, and those to which a clock jumps."""
-COLUMNS = ("day", "key", "group", "model")
+COLUMNS = ("day", "key", "group", "user", "model")
 _COLUMNS = Amounts.__struct_fields__
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS usage (
   day TEXT NOT NULL, key TEXT NOT NULL, model TEXT NOT NULL, "group" TEXT NOT NULL DEFAULT '',
+  user TEXT NOT NULL DEFAULT '',
   {", ".join(f"{name} INTEGER NOT NULL DEFAULT 0" for name in _COLUMNS)},
-  PRIMARY KEY (day, key, model, "group")
+  PRIMARY KEY (day, key, model, "group", user)
 ) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS journals (name TEXT PRIMARY KEY, bytes INTEGER NOT NULL) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS tokens (
@@ -62,17 +64,17 @@ PRAGMA user_version = {VERSION}
 """`usage` is for people, by the names of keys. `tokens` and `recent` are for limits, by the
 identities of keys and groups: another key may have had the same name before.
 """
-_OLD_COLUMNS = ", ".join(("day", "key", "model", *_COLUMNS[:5]))
-_FROM_2 = f"""
-ALTER TABLE usage RENAME TO usage_2;
+_UPGRADE = f"""
+ALTER TABLE usage RENAME TO usage_old;
 {_SCHEMA.partition(";")[0]};
-INSERT INTO usage ({_OLD_COLUMNS}) SELECT {_OLD_COLUMNS} FROM usage_2;
-DROP TABLE usage_2;
-ALTER TABLE tokens ADD COLUMN spend INTEGER NOT NULL DEFAULT 0;
+INSERT INTO usage (COLUMNS) SELECT COLUMNS FROM usage_old;
+DROP TABLE usage_old;
 """
+"""From an earlier version, whose `COLUMNS` are a part of those of today."""
+_UPGRADE_2 = "ALTER TABLE tokens ADD COLUMN spend INTEGER NOT NULL DEFAULT 0;"
 _ADD = (
-    f'INSERT INTO usage (day, key, model, "group", {", ".join(_COLUMNS)}) '
-    f"VALUES ({', '.join('?' * (4 + len(_COLUMNS)))}) ON CONFLICT DO UPDATE SET "
+    f'INSERT INTO usage (day, key, model, "group", user, {", ".join(_COLUMNS)}) '
+    f"VALUES ({', '.join('?' * (5 + len(_COLUMNS)))}) ON CONFLICT DO UPDATE SET "
     + ", ".join(f"{name} = {name} + excluded.{name}" for name in _COLUMNS)
 )
 _ADD_TOKENS = (
@@ -105,6 +107,7 @@ class UsageRow(Struct, frozen=True, kw_only=True):
     day: Annotated[str, says("the day in UTC, if asked for")] = ""
     key: Annotated[str, says("the name of the API key")] = ""
     group: Annotated[str, says("the group that the key had")] = ""
+    user: Annotated[str, says("the user whom a proxy named that the key trusts")] = ""
     model: str = ""
     requests: Annotated[int, says("how many requests there were")]
     prompt_tokens: int
@@ -154,7 +157,10 @@ class UsageStore:
         with self._connection as database:
             database.execute("BEGIN IMMEDIATE")
             version = database.execute("PRAGMA user_version").fetchone()[0]
-            for statement in (_FROM_2 * (0 < version < VERSION) + _SCHEMA).split(";"):
+            old = [f'"{row[1]}"' for row in database.execute("PRAGMA table_info(usage)")]
+            steps = _UPGRADE.replace("COLUMNS", ", ".join(old)) * (0 < version < VERSION)
+            steps += _UPGRADE_2 * (0 < version < 3)
+            for statement in (steps + _SCHEMA).split(";"):
                 database.execute(statement)
 
     def check(self) -> None:
@@ -181,10 +187,11 @@ class UsageStore:
             if isinstance(one, Admitted):
                 recent.append((one.identity, one.time_s, one.until_s, one.tokens))
                 continue
-            rows.append((one.day, one.key, one.model, one.group, *astuple(one.amounts)))
-            limited = (one.identity, one.group and identify_group(one.group))
+            rows.append((one.day, one.key, one.model, one.group, one.user, *astuple(one.amounts)))
+            owners = filter(None, (one.identity, one.group and identify_group(one.group)))
+            limited = [each for x in owners for each in (x, identify_model(x, one.model))]
             used = one.amounts.tokens, one.amounts.spend
-            tokens += [(one.day, identity, *used) for identity in limited if identity]
+            tokens += [(one.day, identity, *used) for identity in limited]
         with self._lock, self._connection as database:
             database.executemany(_ADD, rows)
             database.executemany(_ADD_TOKENS, tokens)
@@ -230,8 +237,9 @@ class UsageStore:
         since: str = "",
         until: str = "",
         key: str | None = None,
+        user: str = "",
     ) -> list[UsageRow]:
-        """Return sums by the columns in `by`, from the day `since` to `until`; `key`: of one only.
+        """Return sums by the columns in `by`, from the day `since` to `until`; of one key, user.
 
         The columns are those of `COLUMNS`; a day is written `2026-11-23`.
         """
@@ -245,10 +253,11 @@ class UsageStore:
             f"SELECT {groups}, {', '.join(totals)}, ROUND(TOTAL(duration_us) / 1e6, 6), "
             f"SUM(spend / {_PART}), SUM(spend % {_PART}) FROM usage "
             "WHERE day >= ?1 AND (?2 = '' OR day <= ?2) AND (?3 IS NULL OR key = ?3) "
+            "AND (?4 = '' OR user = ?4) "
             f"GROUP BY {groups} ORDER BY {groups}"
         )
         with self._lock:
-            found = self._connection.execute(query, (since, until, key)).fetchall()
+            found = self._connection.execute(query, (since, until, key, user)).fetchall()
         fields, rows = [*names, *counts, "unpriced", "seconds"], []
         for *values, high, low in found:
             sums = dict(zip(fields, values[-len(fields) :], strict=True))

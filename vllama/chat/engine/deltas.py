@@ -9,8 +9,9 @@ of text pass by it.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -26,7 +27,13 @@ from vllama.chat.engine.events import (
     ToolDelta,
     decode_event,
 )
-from vllama.chat.parsers.call_values import encodable, make_call_id, read_input, read_twice
+from vllama.chat.parsers.call_values import (
+    encodable,
+    make_call_id,
+    object_of,
+    read_input,
+    read_twice,
+)
 
 MAX_CALLS = 1000  # of one response, which is finished in one piece
 MAX_TEXT = 16_000_000  # characters that are kept of an answer that is streamed
@@ -39,23 +46,27 @@ _REASONS: dict[str, str | None] = {
     **dict.fromkeys(("refusal", "safety"), "content_filter"), "": None,
 }  # fmt: skip
 """OpenAI's names for the ends that engines report; every other one is a `stop`."""
+NO_TOOLS: Mapping[str, bool] = {}
+_BLANK = re.compile(r"(null|\{\})(?=\{|$)")  # as some begin; `{}` comes at the end
 _MARKS = re.compile(r'\\.?|["{}\[\]]', re.DOTALL)
 _INPUT, _INPUT_PIECES = re.compile(r'\s*+\{\s*+"input"\s*+:'), 100  # white space, if one by one
 
 
 @dataclass(slots=True, eq=False)
 class _Call:
-    """A call so far; `at` is the engine's index.
+    """A call so far; `at` is the engine's index; `has_begun`: its name has been given.
 
     `held`: arguments that are known at the end only: those of a custom tool, which may be any text,
-    and JSON that was encoded twice.
+    JSON that was encoded twice, and those that repeat the `first` piece, which has been given.
     """
 
     number: int
     at: int | None
     id: str | None
     name: str = ""
+    has_begun: bool = False
     has_arguments: bool = False
+    first: str = ""
     is_custom: bool = False
     held: list[str] | None = None
     _is_closed: bool = False
@@ -79,6 +90,18 @@ class _Call:
             return True
         return bool(_INPUT.match("".join(self.held[:_INPUT_PIECES])))
 
+    def drop_repeated(self) -> None:
+        """Keep the last piece alone, if each repeats all before it, and only it is an object."""
+        pieces = [self.first, *(self.held or ())]
+        if (
+            self.first
+            and object_of("".join(pieces)) is None
+            and object_of(pieces[-1]) is not None
+            and all(later.startswith(piece) for piece, later in pairwise(pieces))
+        ):
+            self.held = [pieces[-1].removeprefix(self.first)]
+            self._depth, self._is_quoted = 0, False
+
     def make_rest(self, *, is_over: bool) -> str:
         """Return the arguments that are still to be given; `is_over`: the call is not cut."""
         if self.held is None:
@@ -88,11 +111,34 @@ class _Call:
             return read_twice(text)
         return msgspec.json.encode({"input": read_input(text)}).decode() if is_over else text
 
-    def add(self, text: str) -> None:
-        """Follow the brackets of a piece of arguments."""
-        text, self._rest = self._rest + text, ""
+    def take(self, text: str) -> str:
+        """Take a piece of arguments; return what of it can be given by now."""
+        if not self.has_arguments and (blank := _BLANK.match(text)):
+            text = text[blank.end() :]
+        if self.is_whole and not (self.first and self.held):
+            return ""  # nothing can follow an object; some engines give it with every piece
+        if self.held is None and text:
+            if not self.has_arguments and text.lstrip().startswith('"'):
+                self.held = []  # JSON in JSON, perhaps
+            elif not self.has_arguments:
+                self.first = text
+            elif self.first and text.startswith(self.first):
+                self.held = []  # all so far once more, perhaps
+            else:
+                self.first = ""
+        end = self._follow(text)
+        if self.held is None:
+            return text[:end]
+        self.held.append(text)
+        return ""
+
+    def _follow(self, text: str) -> int | None:
+        """Follow the brackets of a piece of arguments; return where the last one closes."""
+        before, self._rest = self._rest, ""
+        text = before + text
         self.has_arguments |= bool(text.strip())
-        for mark in _MARKS.findall(text):
+        for found in _MARKS.finditer(text):
+            mark = found[0]
             if mark == "\\":
                 self._rest = mark
             elif mark == '"':
@@ -100,16 +146,20 @@ class _Call:
             elif len(mark) == 1 and not self._is_quoted:
                 self._depth += 1 if mark in "{[" else -1
                 self._is_closed = True
+                if not self._depth and self.held is None:
+                    return found.end() - len(before)
+        return None
 
 
 class Deltas:
-    """Makes the events of one response well formed, in order; `customs` are custom tools.
+    """Makes the events of one response well formed, in order.
 
     The event that ends a choice is held until the next one, or the end, shows that nothing follows.
     """
 
-    def __init__(self, customs: Collection[str] = ()) -> None:
-        self._customs, self._size = customs, 0  # of their texts
+    def __init__(self, tools: Mapping[str, bool] = NO_TOOLS) -> None:
+        """`tools` are the names of the request's tools, true for custom tools."""
+        self._tools, self._size = tools, 0  # of the texts that are held
         self._calls: dict[int, list[_Call]] = {}
         self._held: Event | None = None
         self._last: Chunk | None = None
@@ -137,12 +187,15 @@ class Deltas:
                 event.changed |= reason != choice.finish_reason
                 choice.finish_reason = reason
             delta = choice.delta or Delta()
-            if delta.reasoning_details and not (delta.reasoning or delta.reasoning_content):
+            if choice.delta is None and choice.text is None:
+                choice.delta, event.changed = delta, True
+            named = delta.reasoning or delta.reasoning_content
+            if (delta.reasoning_details or delta.thought) and not named:
                 delta.reasoning, event.changed = delta.thinking, True
             if (called := delta.function_call) is not None and not delta.tool_calls:
                 delta.tool_calls, event.changed = [ToolDelta(index=0, function=called)], True
             if delta.tool_calls:
-                self._read_calls(event, delta.tool_calls, choice.index)
+                delta.tool_calls = self._read_calls(event, delta.tool_calls, choice.index)
         if event.torn or self._halves:
             self._join_halves(event)
         out = []
@@ -211,8 +264,9 @@ class Deltas:
                 if text or given:
                     setattr(holder, name, join_pairs(text))
 
-    def _read_calls(self, event: Event, pieces: Sequence[ToolDelta], index: int) -> None:
-        calls, touched = self._calls.setdefault(index, []), set[_Call]()
+    def _read_calls(self, event: Event, pieces: Sequence[ToolDelta], index: int) -> list[ToolDelta]:
+        """Return the pieces that can be given by now: a name may go on in the next piece."""
+        calls, touched, given = self._calls.setdefault(index, []), set[_Call](), list[ToolDelta]()
         for piece in pieces:
             if piece.function is None:
                 piece.function = FunctionDelta(piece.name, piece.arguments)
@@ -223,34 +277,58 @@ class Deltas:
             text = function.arguments or ""
             if not isinstance(text, str):
                 text = msgspec.json.encode(text).decode() if encodable(text) else ""
-            text = "" if text in ("null", "{}") else text  # as some begin; `{}` comes at the end
-            call = _find_call(piece, function.name, text, calls, touched)
+            if not (calls or piece.id or function.name or text):
+                event.changed = True
+                continue  # says nothing of any call
+            self._join_name(piece, function, calls)
+            said = "" if _BLANK.fullmatch(text) else text
+            call = _find_call(piece, function.name, said, calls, touched)
             touched.add(call)
-            piece.index = call.number
-            if call.name or not function.name:
-                piece.id = piece.type = function.name = None
-            else:
-                call.name = function.name
-                call.is_custom = call.name in self._customs
-                call.held = [] if call.is_custom else None
-                piece.id, piece.type = call.id or make_call_id(), "function"
-            # nothing can follow an object; some engines give it with every piece
-            function.arguments = text = "" if call.is_whole else text
-            if not call.has_arguments and text.lstrip().startswith('"'):
-                call.held = call.held or []  # JSON in JSON, perhaps
-            call.add(text)
-            if call.held is not None:
-                call.held.append(text)
-                self._size += len(text)
-                function.arguments = ""
+            call.name = call.name or function.name or ""
+            for waiting in calls[-2:-1]:  # what follows is another call
+                if waiting.name and not waiting.has_begun:
+                    given.append(self._begin(waiting, ToolDelta()))
+            if not (call.has_begun or text) and self._may_grow(call.name):
+                event.changed = True
+                continue
+            self._begin(call, piece)
+            function.arguments = call.take(text)
+            self._size += len(text) - len(function.arguments)  # what is held
             if self._size > MAX_TEXT:
                 raise UpstreamError(TOO_LONG)
             after = (piece.index, piece.id, piece.type, function.name, function.arguments)
             event.changed |= before != after
+            given.append(piece)
+        return given
+
+    def _join_name(self, piece: ToolDelta, function: FunctionDelta, calls: list[_Call]) -> None:
+        """Add a name to that of the latest call, if a tool's name goes on so."""
+        call, name = calls[-1] if calls else None, function.name
+        if name and call is not None and call.name and not call.has_begun:
+            is_same = piece.index == call.at and (not piece.id or piece.id == call.id)
+            whole = call.name + name
+            if is_same and (whole in self._tools or self._may_grow(whole)):
+                call.name, function.name = whole, None
+
+    def _may_grow(self, name: str) -> bool:
+        return any(tool != name and tool.startswith(name) for tool in self._tools)
+
+    def _begin(self, call: _Call, piece: ToolDelta) -> ToolDelta:
+        """Give name and id with a piece, once."""
+        piece.index = call.number
+        function = piece.function = piece.function or FunctionDelta()
+        piece.id = piece.type = function.name = None
+        if call.name and not call.has_begun:
+            call.has_begun, call.is_custom = True, self._tools.get(call.name, False)
+            call.held = [] if call.is_custom else call.held
+            piece.id, piece.type, function.name = call.id or make_call_id(), "function", call.name
+        return piece
 
     def _end(self, event: Event, choice: ChunkChoice) -> None:
         """Correct the reason of an end, and give the arguments that calls lack."""
         calls = [call for call in self._calls.get(choice.index, ()) if call.name]
+        for call in calls:
+            call.drop_repeated()
         reason = choice.finish_reason
         if reason in ("stop", "tool_calls"):
             reason = "tool_calls" if calls else "stop"
@@ -259,10 +337,11 @@ class Deltas:
         if choice.finish_reason != reason:
             choice.finish_reason, event.changed = reason, True
         for call in calls:
-            if rest := call.make_rest(is_over=reason == "tool_calls"):
+            rest = call.make_rest(is_over=reason == "tool_calls")
+            if rest or not call.has_begun:
                 event.changed = True
                 delta = choice.delta = choice.delta or Delta()
-                last = ToolDelta(index=call.number, function=FunctionDelta(arguments=rest))
+                last = self._begin(call, ToolDelta(function=FunctionDelta(arguments=rest)))
                 delta.tool_calls = [*(delta.tool_calls or ()), last]
 
 

@@ -17,7 +17,7 @@ import msgspec
 from vllama.base.errors import EngineCrashed, UpstreamError
 from vllama.chat.bodies import MAX_NAMES, has_too_many_values, read_float, write_well_formed
 from vllama.chat.engine.claims import Count, Milliseconds, clean_text, clean_usage, warn_left_out
-from vllama.chat.engine.refusals import clean_engine_error
+from vllama.chat.engine.refusals import clean_engine_error, find_words
 
 BROKEN_EVENT = "the engine sent an event that is not valid JSON"
 
@@ -50,6 +50,7 @@ class Delta(msgspec.Struct, gc=False):
     reasoning: str | None = None
     reasoning_content: str | None = None
     reasoning_details: Any = None  # OpenRouter's, usually beside `reasoning`
+    thought: str | None = msgspec.field(name="thinking", default=None)
     refusal: str | None = None
     tool_calls: list[ToolDelta] | None = None
     function_call: FunctionDelta | None = None  # the older form of the only call
@@ -57,7 +58,7 @@ class Delta(msgspec.Struct, gc=False):
     @property
     def thinking(self) -> str:
         """The thinking, under whichever name."""
-        plain = self.reasoning or self.reasoning_content
+        plain = self.reasoning or self.reasoning_content or self.thought
         return plain or (_read_text(self.reasoning_details) if self.reasoning_details else "") or ""
 
     @property
@@ -116,6 +117,7 @@ class Chunk(msgspec.Struct, gc=False):
     message: Any = None
     detail: Any = None
     code: Any = None
+    errors: Any = None  # Cloudflare's
 
 
 class Event:
@@ -183,7 +185,8 @@ def _decode_odd(payload: bytes, torn: bool = False) -> tuple[bytes, Chunk]:
         payload = write_well_formed(value).encode() if torn else msgspec.json.encode(value)
         return msgspec.json.encode(_decode_any(payload)), msgspec.convert(value, Chunk)
     except (ValueError, OverflowError, RecursionError):
-        raise UpstreamError(BROKEN_EVENT) from None
+        text = payload[:500].decode(errors="replace")
+        raise UpstreamError(f"{BROKEN_EVENT}: {clean_text(text)}") from None
 
 
 _PARTS: dict[str, type[msgspec.Struct]] = {
@@ -207,7 +210,7 @@ def _mend(value: dict[str, Any], kind: type[msgspec.Struct]) -> dict[str, Any]:
         value["content"], thoughts = split[False], split[True]
         value["reasoning"] = value.get("reasoning") or thoughts or None
     for field in msgspec.structs.fields(kind):
-        name, given = field.name, value.get(field.name)
+        name, given = field.encode_name, value.get(field.encode_name)
         if name in ("choices", "tool_calls") and isinstance(given, dict):  # the only one
             given = [given]
         inner = _PARTS.get(name)
@@ -268,7 +271,7 @@ def plain_text(chunk: Chunk) -> str | None:
         return choice.text or None
     if delta.reasoning or delta.reasoning_content or delta.tool_calls or delta.refusal:
         return None
-    if delta.reasoning_details:
+    if delta.reasoning_details or delta.thought:
         return None
     return delta.content or None
 
@@ -285,7 +288,7 @@ def check_error(chunk: Chunk, payload: bytes) -> None:
 
     vLLM refuses much only after the stream has begun: `{"error": {…, "code": 400}}`.
     """
-    error, told = chunk.error, chunk.detail or chunk.message
+    error, told = chunk.error, chunk.detail or chunk.message or chunk.errors
     if error is None and chunk.object != "error" and (chunk.usage is not None or told is None):
         return
     named = error if isinstance(error, dict) else {}
@@ -294,20 +297,11 @@ def check_error(chunk: Chunk, payload: bytes) -> None:
             code = int(code) if code.isdecimal() else STATUSES.get(code)
         if isinstance(code, int) and (400 <= code < 500 or code in (501, 503, 529)):
             raise clean_engine_error(code, payload)
-    raise UpstreamError(_error_text(told if error is None else error))
+    text = clean_text(find_words(told if error is None else error))
+    raise UpstreamError(text or "the engine reported an error without a message")
 
 
 def check_finish(reason: str) -> None:
     """Raise EngineCrashed when an engine says that it gave up (vLLM does so on SIGTERM)."""
     if reason in ("abort", "error"):
         raise EngineCrashed("the engine ended the answer before it was complete")
-
-
-def _error_text(error: object) -> str:
-    match error:
-        case {"message": str(text)} if text:
-            return clean_text(text)
-        case str() if error:
-            return clean_text(error)
-        case _:
-            return "the engine reported an error without a message"

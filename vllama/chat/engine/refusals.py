@@ -43,7 +43,8 @@ _OVERFLOW_WORDS = (
 )
 _VALIDATION = re.compile(r"validation errors?\b", re.IGNORECASE)
 _QUOTED = re.compile(r"'([^']*+)'|\"([^\"]*+)\"")
-
+_WORDS = ("message", "msg", "error", "errors", "detail", "title", "reason", "innererror")
+_TAGS = re.compile(r"<(style|script)\b[^<>]*+>[^<]*+|<[^<>]*+>", re.IGNORECASE)
 _THROWN = re.compile(r"(?:Field ('[a-z0-9_.]{1,80}+'): )?\[json\.exception\.[a-z0-9_.]{1,40}+\] ")
 
 _BUSY = {429: 429, 503: 503, 529: 503}  # 529: Anthropic's, "overloaded"
@@ -115,12 +116,23 @@ def _read(body: bytes) -> tuple[str, str, str, str | None]:
             kind = next((k for k in known if k in _OVERFLOW_TYPES), known[0] if known else "")
             code = error.get("code")
             return kind, message, _counts(error, message), code if isinstance(code, str) else None
-    return "", _detail(value.get("detail")), "", None
+    return "", _detail(value.get("detail")) or find_words(error), "", None
+
+
+def find_words(error: object, depth: int = 8) -> str:
+    """Return the words of an error in any form, or an empty string."""
+    match error:
+        case str():
+            return error
+        case dict():
+            error = [error.get(name) for name in _WORDS]
+    inner = error if isinstance(error, list) and depth else []
+    return next((text for one in inner if (text := find_words(one, depth - 1))), "")
 
 
 def _plain(body: bytes) -> str:
     text = body[:8000].decode(errors="replace")
-    return "" if text.lstrip().startswith("<") else text
+    return _TAGS.sub(" ", text) if text.lstrip().startswith("<") else text
 
 
 def _counts(error: Mapping[str, Any], message: str) -> str:

@@ -209,6 +209,8 @@ def install_one(
     in_use = find_chosen(environments, engine.name)
     if chosen.done and not problem and chosen.folder != in_use:
         choose(chosen.folder)
+        names = ({"in use": each.name} for each in (in_use, chosen.folder))
+        audit.record(settings.data_dir, "engines use", engine.name, *names)
         say_prose(f"{engine.title} in {chosen.folder} is used from now on")
         return
     if chosen.done and not problem:

@@ -20,6 +20,7 @@ EXAMPLES = """\
 Examples:
   vllama keys add alice
   vllama keys add ci --models "qwen3*" --rate 60/min --tokens 1M/day --concurrent 4
+  vllama keys add dev --model-tokens "llama3.3:70b=100k/day"
   vllama keys add bob --group research --budget 20/month
   vllama keys add grafana --scope read
   vllama keys add guest --expires 30d
@@ -43,6 +44,7 @@ COLUMNS = (
 OPTIONAL_COLUMNS = ("PRIORITY", "CONCURRENT", "BUDGET", "MODELS", "KEY", "SCOPE")
 
 
+Many: TypeAlias = list[str] | None
 Name: TypeAlias = Annotated[str, argument("NAME", "The key's name.", complete_key)]
 
 
@@ -55,14 +57,15 @@ def list_keys(
 
 
 with_limits = with_options(
-    scope=Annotated[
-        list[str] | None, option("--scope SCOPES", "infer, read, admin, engine, with commas.")
-    ],
-    models=Annotated[list[str] | None, option("--models GLOB", "Models, such as 'qwen3*'.")],
+    scope=Annotated[Many, option("--scope SCOPES", "infer, read, admin, engine, with commas.")],
+    models=Annotated[Many, option("--models GLOB", "Models, such as 'qwen3*'.")],
     rate=Annotated[str | None, option("--rate N/PERIOD", "Requests, such as 60/min.")],
     tokens=Annotated[str | None, option("--tokens N/PERIOD", "Tokens, such as 1M/day.")],
+    model_rate=Annotated[Many, option("--model-rate MODEL=N/PERIOD", "Requests to one model.")],
+    model_tokens=Annotated[Many, option("--model-tokens MODEL=N/PERIOD", "Tokens of one model.")],
     concurrent=Annotated[str | None, option("--concurrent N", "Parallel requests.")],
     budget=Annotated[str | None, option("--budget N/PERIOD", "Money, such as 50/month.")],
+    trusts_user=Annotated[str | None, option("--trusts-user yes|no", "Its header names the user.")],
     group=Annotated[str | None, option("--group NAME", "Group whose limits it shares.")],
     priority=Annotated[str | None, option("--priority N", "Its share of a queue, 1 to 100.")],
     expires=Annotated[str | None, option("--expires AGE", "Lifetime, such as 30d.")],
@@ -189,7 +192,8 @@ def show_way_out(settings: Config) -> None:
     if content.open or settings.api_key or settings.require_keys:
         return
     if all(key.find_fault(time.time()) for key in content.keys):
-        say_aside("All keys are revoked or expired, so every request is rejected.")
+        why = "All keys are revoked or expired" if content.keys else "No key is left"
+        say_aside(f"{why}, so every request is rejected.")
         say_aside("To accept requests without a key: vllama keys open")
 
 
@@ -227,8 +231,9 @@ def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
 
 def list_cells(key: ApiKey) -> tuple[str, ...]:
     """Return the cells of one key."""
-    from vllama.accounts.keys.key import format_count
+    from vllama.accounts.keys.store import describe_key
 
+    row = describe_key(key)
     if key.revoked_s is not None:
         end = "Revoked"
     elif key.expires_s is None:
@@ -242,10 +247,10 @@ def list_cells(key: ApiKey) -> tuple[str, ...]:
     return (
         key.name,
         shown,
-        ",".join(key.scopes),
+        ",".join((*key.scopes, *["trusts-user"] * key.trusts_user)),
         ",".join(key.models) or "all",
-        str(key.rate or "-"),
-        f"{format_count(key.tokens)}/{key.tokens_period}" if key.tokens else "-",
+        ", ".join(filter(None, (row.rate, *row.model_rate))) or "-",
+        ", ".join(filter(None, (str(key.token_limit or ""), *row.model_tokens))) or "-",
         str(key.concurrent or "-"),
         str(key.budget or "-"),
         key.group or "-",

@@ -12,7 +12,7 @@ from vllama import config
 from vllama.base.errors import ConfigError, NotEnoughMemory, VllamaError
 from vllama.base.units import format_amount as in_memory
 from vllama.base.units import format_bytes_decimal
-from vllama.cli.context import local_library
+from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import AsJson, Flags, model_argument, option, with_settings
 from vllama.cli.output import say, say_prose, show_error, show_json, show_table
 from vllama.config.parse import whole_path
@@ -58,7 +58,7 @@ def plan(
     from vllama.server.reload import make_limits
 
     given = {**flags, "engine_args": context.obj or None}
-    settings, codes = config.load(given, config.environ()), []
+    settings, codes = load_settings(given), []
     reports: list[dict[str, Any]] = []
     try:
         library, facts = local_library(settings), gather_facts(settings)
@@ -141,7 +141,7 @@ def list_fallbacks(result: Mapping[str, Any]) -> list[tuple[str, ...]]:
     for row in result["if_it_fails"].values():
         kinds.setdefault(tuple(row["then"]), []).append(row["when"])
     rows: list[tuple[str, ...]]
-    rows = [(", or ".join(when), "; then ".join(then)) for then, when in kinds.items()]
+    rows = [(f"{', or '.join(when)}: {'; then '.join(then)}",) for then, when in kinds.items()]
     return rows or [("nothing else can be tried here",)]
 
 

@@ -17,7 +17,7 @@ Examples:
   vllama recommend --gpu "RTX 3060" --ram 32GB     for a machine that is not here
   vllama recommend --json
 """
-COLUMNS = ("MODEL", "GOOD FOR", "QUANT", "DOWNLOAD", "MEMORY", "CONTEXT", "RUNS ON")
+COLUMNS = ("MODEL", "GOOD FOR", "QUANT", "DOWNLOAD", "CONTEXT", "MEMORY", "RUNS ON")
 
 
 def recommend(
@@ -34,7 +34,13 @@ def recommend(
     as_json: AsJson = False,
 ) -> int:
     """Recommend models that suit this machine."""
-    from vllama.plan.recommend import AS_OF, EMBEDDINGS, check_use, list_recommendations
+    from vllama.plan.recommend import (
+        AS_OF,
+        EMBEDDINGS,
+        SLOW_BYTES,
+        check_use,
+        list_recommendations,
+    )
     from vllama.server.preflight import gather_facts, suppose_machine
 
     check_use(use)
@@ -52,19 +58,23 @@ def recommend(
             ", ".join(row.uses),
             row.quantization,
             format_bytes_decimal(row.download_bytes),
-            format_bytes_binary(row.memory_bytes),
             str(row.context_length),
+            format_bytes_binary(row.memory_bytes),
             f"{row.where} (slow)" if row.fit == "slow" else row.where,
         )
         for row in shown
-    ], optional=("CONTEXT", "QUANT"))  # fmt: skip
+    ], optional=("QUANT", "GOOD FOR"))  # fmt: skip
     say()
     if not any(row.fit == "fits" for row in rows):
         say_prose("None of these models runs well on this machine.")
     elif shown:
         verb = "pull" if EMBEDDINGS in shown[0].uses else "run"
         say_prose(f"To use the first one: vllama {verb} {shown[0].model}")
+    say_prose("MEMORY is what the model takes with the context length in CONTEXT.")
+    if any(row.fit == "slow" for row in shown):
+        most = format_bytes_decimal(SLOW_BYTES)
+        say_prose(f"Slow: the CPU reads more than {most} of RAM for each token.")
     if left_out := len(rows) - len(shown):
-        say_prose(f"{left_out} larger models do not fit into its memory (--all shows them).")
-    say_prose(f"Models as of {AS_OF}; any other one: vllama plan NAME")
+        say_prose(f"Too large for this machine: {left_out} (--all lists them).")
+    say_prose(f"Model list as of {AS_OF}. For other models: vllama plan NAME")
     return 0

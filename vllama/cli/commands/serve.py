@@ -71,7 +71,7 @@ def serve(
     terminal = TerminalReporter()
     reporter = LogReporter(None if as_json else terminal, announce)
     for note in settings.notes:
-        reporter.note(note)
+        reporter.warn(note)
     if warning:
         reporter.warn(warning)
     if settings.scheme == "https" and settings.tls_cert is None:

@@ -25,7 +25,7 @@ Examples:
 
 Days are in UTC. Without a running server, the command reads its data folder.
 """
-COLUMNS = ("day", "key", "group", "model")
+COLUMNS = ("day", "key", "group", "user", "model")
 COUNTS = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens", "seconds")
 SPEND = ("spend", "unpriced")
 TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
@@ -33,7 +33,7 @@ TITLES = ("REQUESTS", "PROMPT", "CACHED", "GENERATED", "SECONDS")
 
 def usage(
     by: Annotated[
-        str, option("--by COLUMNS", "day, key, group, model; separated by commas.")
+        str, option("--by COLUMNS", "day, key, group, user, model; separated by commas.")
     ] = "day,key,model",
     since: Annotated[str, option("--since DAY|AGE", "First day: 2026-11-23, 7d or today.")] = "",
     until: Annotated[str, option("--until DAY", "Last day: 2026-11-23.")] = "",

@@ -17,7 +17,6 @@ from vllama.base.errors import BadRequest
 from vllama.chat.bodies import find_error
 from vllama.dialects.anthropic.messages import (
     chat_messages,
-    refuse,
     system_messages,
 )
 from vllama.dialects.anthropic.request_types import MessagesBody
@@ -34,8 +33,8 @@ _EFFORTS = {"low": "low", "medium": "medium", "high": "high", "xhigh": "high", "
 class MessagesRequest:
     """Request of Anthropic's client; `chat` is the request in OpenAI's form.
 
-    `ignored` names tools that only Anthropic's own servers can run, `unknown` the fields that
-    nobody reads. `extras` are Ollama's fields.
+    `ignored` names tools that only Anthropic's own servers can run, and blocks that the model
+    cannot be told, `unknown` the fields that nobody reads. `extras` are Ollama's fields.
     """
 
     model: str
@@ -64,7 +63,8 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         raise BadRequest("max_tokens is required and must be positive")
     if not data.get("messages"):
         raise BadRequest("messages is required")
-    messages = chat_messages(data["messages"])
+    passed_over: list[str] = []
+    messages = chat_messages(data["messages"], passed_over)
     chat["messages"] = system_messages(data.get("system")) + messages
     chat["stream"] = data.get("stream") is True
     for name in ("temperature", "top_p", "top_k"):
@@ -78,7 +78,7 @@ def parse_messages(body: bytes, *, count_only: bool = False) -> MessagesRequest:
         chat=add_effort(chat, extras.think),
         stop=stop,
         hide_thinking=hide,
-        ignored=ignored,
+        ignored=(*ignored, *passed_over),
         unknown=tuple(name for name in data if name not in _KNOWN),
         extras=extras,
     )
@@ -131,7 +131,7 @@ def put_tools(
 def _choice(value: Mapping[str, Any] | None) -> tuple[str, str, bool | None]:
     given = {"type": "auto"} if value is None else value
     if (choice := _CHOICES.get(given.get("type") or "")) is None:
-        refuse("tool_choice.type", "Input should be 'auto', 'any', 'tool' or 'none'")
+        raise BadRequest("tool_choice.type: Input should be 'auto', 'any', 'tool' or 'none'")
     name = (given.get("name") or "") if choice == "named" else ""
     return choice, name, False if given.get("disable_parallel_tool_use") else None
 
@@ -150,5 +150,5 @@ def _thinking(data: Mapping[str, Any], chat: dict[str, Any]) -> bool:
             named = {"name": "response", "schema": schema}
             chat["response_format"] = {"type": "json_schema", "json_schema": named}
         case dict() as wanted if wanted:
-            refuse("output_config.format", "Input should be a json_schema with a schema")
+            raise BadRequest("output_config.format: Input should be a json_schema with a schema")
     return off or thinking.get("display") == "omitted"

@@ -42,7 +42,9 @@ class ContentBlock(Struct):
 class AnthropicMessage(Struct):
     """A turn of the conversation."""
 
-    content: Annotated[str | list[ContentBlock | None] | None, says("a text, or blocks")] = None
+    content: Annotated[
+        str | list[ContentBlock | str | None] | ContentBlock | None, says("a text, or blocks")
+    ] = None
     role: Annotated[str | None, says("`user` or `assistant`")] = None
 
 
@@ -96,7 +98,7 @@ class MessagesBody(TextFields):
     model: Model = ""
     max_tokens: Annotated[int, AT_MOST, says(minimum=1, required=True)] = 0
     messages: Annotated[
-        list[AnthropicMessage],
+        list[AnthropicMessage | None],
         says("the conversation so far, the oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []

@@ -12,11 +12,12 @@ See docs/reference/ollama-api.md#openai-chat-completions.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import Body, decode_object, encode_json, find_error
+from vllama.chat.conversation import find_last_turn
 from vllama.chat.engine.request_fields import check_code, check_nested, find_customs, take_tools
 from vllama.chat.logprobs import check_top_logprobs
 from vllama.chat.parsers.call_values import ToolCall, object_of
@@ -80,11 +81,7 @@ def read_chat(
     if not (given or may_be_empty):
         raise BadRequest("[] is too short - 'messages'")
     passed_over: list[str] = []
-    last = len(given or ()) - 1
-    messages = tuple(
-        _message(number, item or {}, passed_over, is_last=number == last)
-        for number, item in enumerate(given or ())
-    )
+    messages = _messages(given or (), passed_over)
     logprobs, top_logprobs = rest.pop("logprobs", False), int(rest.pop("top_logprobs", 0))
     check_top_logprobs(top_logprobs)
     effort = parse_effort(read_effort(rest))
@@ -96,7 +93,7 @@ def read_chat(
         rest["min_tokens"] = max(0, int(rest["min_tokens"]))
     return ChatRequest(
         model=rest.pop("model", ""),
-        messages=messages,
+        messages=tuple(messages),
         stream=rest.pop("stream", False),
         include_usage=rest.pop("stream_options", {}).get("include_usage") is True,
         response_format=_response_format(rest),
@@ -208,29 +205,43 @@ _READ = frozenset(
 _IMAGE_URI = re.compile(IMAGE_URI, re.IGNORECASE)
 _OF_CALLS = frozenset(("id", "type", "function", "custom"))
 _THOUGHTS = ("thinking", "reasoning")
+_ASKING = ("user", "system", "developer", "")
+
+
+def _messages(given: Sequence[Mapping[str, Any] | None], passed_over: list[str]) -> list[Message]:
+    roles = [((item or {}).get("role") or "").lower() for item in given]
+    last_turn = find_last_turn(roles)
+    passed_over += [f"messages[{number}]" for number, item in enumerate(given) if item is None]
+    messages = [
+        _message(f"messages[{number}]", roles[number], item, passed_over, number >= last_turn)
+        for number, item in enumerate(given)
+        if item is not None
+    ]
+    if messages and messages[-1].role in _ASKING and not messages[-1].has_content:
+        refuse_type(f"messages[{len(given) - 1}].content", "a string or an array", None)
+    return messages
 
 
 def _message(
-    number: int, item: Mapping[str, Any], passed_over: list[str], *, is_last: bool
+    where: str, role: str, item: Mapping[str, Any], passed_over: list[str], is_last: bool
 ) -> Message:
-    """Read a turn. What was said earlier is taken as it is, or passed over by name.
+    """Read a message. What was said before the `is_last` turn is taken, or passed over by name.
 
     OpenAI allows a response and a tool's result without content, Ollama does not.
     """
-    role, content = (item.get("role") or "").lower(), item.get("content")
+    content, is_asked = item.get("content"), is_last and role in _ASKING
     if len(item) == 2 and isinstance(content, str):  # as most have it
         return Message(role=role, content=content)
-    if role == "tool" and not isinstance(content, str | list | None):
+    if isinstance(content, Mapping) and "type" in content and role != "tool":
+        content = [content]  # the only part
+    if not (is_asked or isinstance(content, str | list | None)):
         content = encode_json(content).decode()
-    where, is_asked = f"messages[{number}]", role in ("user", "system", "developer", "")
     parts: tuple[dict[str, Any], ...] = ()
     thoughts = [item.get("reasoning"), item.get("reasoning_content")]
     if isinstance(content, list):
-        if not is_asked:
-            content = _take_thoughts(where, content, thoughts, passed_over)
-        parts = _parts(content)
+        parts = tuple(_parts(where, content, None if is_asked else passed_over, thoughts))
         text = "\n".join(part["text"] for part in parts if part["type"] == "text")
-    elif isinstance(content, str) or (content is None and not (is_asked and is_last)):
+    elif isinstance(content, str | None):
         refusal = item.get("refusal")
         text = content or (refusal if isinstance(refusal, str) else "")
     else:
@@ -253,26 +264,27 @@ def _message(
     )
 
 
-def _take_thoughts(
-    where: str, parts: list[Any], thoughts: list[object], passed_over: list[str]
-) -> list[Any]:
-    """Return the parts of an earlier response that can be said again; thoughts go to `thoughts`.
+def _parts(
+    where: str, parts: list[object], passed_over: list[str] | None, thoughts: list[object]
+) -> Iterator[dict[str, Any]]:
+    """Yield the parts as OpenAI spells them; None for `passed_over`: what is no part is refused.
 
-    LiteLLM and Mistral's client send thinking back as parts.
+    LiteLLM and Mistral's client send thinking back as parts: it goes to `thoughts`.
     """
-    left, said = [], []
     for number, part in enumerate(parts):
-        kind = part.get("type") if isinstance(part, Mapping) else "text"
-        if kind in _THOUGHTS:
-            inner = part.get(kind) or part.get("text")
-            inner = inner if isinstance(inner, list) else [{"text": inner}]
-            said += [one["text"] for one in inner if isinstance(one, Mapping) and one.get("text")]
-        elif kind in _PARTS:
-            left.append(part)
-        else:
+        kind = part.get("type") if isinstance(part, Mapping) else type(part).__name__
+        try:
+            if passed_over is not None and isinstance(part, Mapping) and kind in _THOUGHTS:
+                inner = part.get(kind) or part.get("text")
+                inner = inner if isinstance(inner, list) else [{"text": inner}]
+                said = [x["text"] for x in inner if isinstance(x, Mapping) and x.get("text")]
+                thoughts[:] = [*thoughts, "".join(map(str, said))]
+            else:
+                yield read_part(part)
+        except BadRequest:
+            if passed_over is None:
+                raise
             passed_over.append(f"{where}.content[{number}] {kind}"[:80])
-    thoughts += ["".join(map(str, said))] if said else []
-    return left
 
 
 def _leave_out(given: Mapping[str, Any], names: Collection[str]) -> dict[str, Any]:
@@ -310,31 +322,23 @@ def _tool_calls(
     return tuple(out)
 
 
-_PARTS = ("text", "input_text", "output_text", "refusal", "image_url", "input_audio")
-
-
-def _parts(parts: list[object]) -> tuple[dict[str, Any], ...]:
-    """Check the parts and spell them as OpenAI does."""
-    out: list[dict[str, Any]] = []
-    for part in parts:
-        if isinstance(part, str):
-            out.append({"type": "text", "text": part})
-            continue
-        if not isinstance(part, Mapping):
-            raise BadRequest("invalid message format")
-        match part.get("type"):
-            case "text" | "input_text" | "output_text" | "refusal":
-                text = part.get("text", part.get("refusal"))
-                if not isinstance(text, str):
-                    raise BadRequest("invalid message format")
-                out.append({"type": "text", "text": text})
-            case "image_url":
-                out.append(_image(part.get("image_url")))
-            case "input_audio":
-                out.append(_audio(part.get("input_audio")))
-            case _:
-                raise BadRequest("invalid message format")
-    return tuple(out)
+def read_part(part: Any) -> dict[str, Any]:
+    """Return a part as OpenAI spells it. Raises BadRequest."""
+    match part:
+        case str():
+            return {"type": "text", "text": part}
+        case {"type": "text" | "input_text" | "output_text" | "refusal"}:
+            if isinstance(text := part.get("text", part.get("refusal")), str):
+                return {"type": "text", "text": text}
+        case {"type": "image_url"}:
+            return _image(part.get("image_url"))
+        case {"type": "input_audio"}:
+            return _audio(part.get("input_audio"))
+        case {"type": "file" | "input_file" | "document"}:
+            raise BadRequest(
+                "file inputs are not currently supported", hint="send the text of documents"
+            )
+    raise BadRequest("invalid message format")
 
 
 def _image(value: object) -> dict[str, Any]:
@@ -345,7 +349,7 @@ def _image(value: object) -> dict[str, Any]:
         raise BadRequest(
             "image URLs are not currently supported, please use base64 encoded data instead"
         )
-    if _IMAGE_URI.match(url) is None:
+    if not ((head := _IMAGE_URI.match(url)) and is_base64(url[head.end() :])):
         raise BadRequest("invalid image input")
     image: dict[str, Any] = {"url": url}
     if isinstance(value, Mapping) and isinstance(value.get("detail"), str):

@@ -68,7 +68,7 @@ class OpenAICalledFunction(Struct):
 
     name: Annotated[str | None, says(required=True)] = None
     arguments: Annotated[
-        str | dict[str, Any] | None, says("an object, as JSON in a text, or as it is")
+        Any, says("an object, as JSON in a text, or as it is", anyOf=[TEXT, {"type": "object"}])
     ] = None
 
 
@@ -150,7 +150,7 @@ class ChatCompletionBody(SamplingFields):
 
     model: Model = ""
     messages: Annotated[
-        list[OpenAIMessage],
+        list[OpenAIMessage | None],
         says("the conversation so far, the oldest message first", minItems=1, required=True),
         msgspec.Meta(max_length=MAX_MESSAGES),
     ] = []

@@ -8,13 +8,14 @@ See docs/reference/ollama-api.md#responses.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from vllama.base.errors import BadRequest
 from vllama.chat.bodies import decode_json, encode_json
 from vllama.chat.request import MAX_MESSAGES
-from vllama.dialects.anthropic.messages import join_blocks
+from vllama.dialects.anthropic.messages import join_blocks, split_result
 from vllama.dialects.responses.answer_types import InputItems
 
 REFERENCE, TOOLS = "item_reference", "additional_tools"
@@ -76,8 +77,8 @@ class _Items:
         elif kind == "function_call":
             self.add_media()
             self._call(item, item.get("arguments"))
-        elif kind == "reasoning":
-            self._reasoning += _reasoning(item)
+        elif kind == "reasoning" and (thought := _reasoning(item)):
+            self._reasoning += thought
         elif kind.endswith("_output") and (has_id or kind == "function_call_output"):
             self._output(item)
         elif kind.endswith("_call") and has_id:
@@ -89,12 +90,12 @@ class _Items:
 
     def _message(self, item: Mapping[str, Any]) -> None:
         role = (item.get("role") or "").lower()
-        parts = _parts(item.get("content"), None if role == "user" else self.passed_over)
+        parts = _parts(item.get("content"))
         if role != "assistant":
             self.messages.append({"role": role, "content": join_blocks(parts)})
             return
-        text = "".join(part.get("text", "") for part in parts)
-        self._assistant({"role": role, "content": text})
+        self.passed_over += [part["type"][:80] for part in parts if "text" not in part]
+        self._assistant({"role": role, "content": "".join(x.get("text", "") for x in parts)})
 
     def _call(self, item: Mapping[str, Any], arguments: object) -> None:
         name, space = str(item.get("name") or ""), item.get("namespace")
@@ -121,11 +122,10 @@ class _Items:
         output = item.get("output")
         if not (output is None or isinstance(output, str) or _is_content(output)):
             output = encode_json(output).decode()
-        parts = _parts(output, self.passed_over)
-        text = "\n".join(part["text"] for part in parts if part["type"] == "text")
+        text, media = split_result(_parts(output))
         identity = str(item.get("call_id") or "")
         self.messages.append({"role": "tool", "tool_call_id": identity, "content": text})
-        self._media += [part for part in parts if part["type"] != "text"]
+        self._media += media
 
     def add_media(self) -> None:
         """Add the media of tools' results as the user's: engines take them from nobody else.
@@ -153,7 +153,7 @@ def _arguments(given: object) -> str:
 
 def _reasoning(item: Mapping[str, Any]) -> str:
     text = item.get("encrypted_content")
-    if isinstance(text, str) and text:
+    if isinstance(text, str) and text and not _CIPHER.fullmatch(text):
         return text
     out = []
     for name in ("content", "summary"):
@@ -167,6 +167,7 @@ def _reasoning(item: Mapping[str, Any]) -> str:
     return "\n".join(out)
 
 
+_CIPHER = re.compile(r"[\w+/=-]{64,}+", re.ASCII)  # of another server, which nobody can read
 _TEXTS = ("input_text", "output_text", "text", "refusal", "summary_text")
 _OF_ITEMS = ("type", "id", "call_id", "status", "name", "namespace")
 
@@ -179,35 +180,25 @@ def _is_content(value: object) -> bool:
 
 
 def _parts(
-    content: str | list[Mapping[str, Any]] | None, passed_over: list[str] | None
+    content: str | list[Any] | Mapping[str, Any] | None,
 ) -> list[dict[str, Any]]:
     """Return a message's or an output's content in the parts of a chat message.
 
-    A part that cannot be said to the model is `passed_over` by its type; None: it is refused.
-    Raises BadRequest.
+    Parts of other types stay: `read_chat` refuses them, or passes over them.
     """
-    if not content:
-        return []
     if isinstance(content, str):
-        return [{"type": "text", "text": content}]
+        return [{"type": "text", "text": content}] if content else []
     out: list[dict[str, Any]] = []
-    for part in content:
-        match part["type"]:
-            case "input_image":
-                if url := part.get("image_url"):  # Ollama, too, leaves out what has a file_id only
-                    out.append({"type": "image_url", "image_url": {"url": url}})
-            case "input_audio":
-                out.append({"type": "input_audio", "input_audio": part.get("input_audio")})
-            case kind:
-                text = part.get("text") or part.get("refusal")
-                if kind in _TEXTS or isinstance(text, str):
-                    out.append({"type": "text", "text": text if isinstance(text, str) else ""})
-                elif passed_over is not None:
-                    passed_over.append(kind[:80])
-                elif kind == "input_file":
-                    raise BadRequest("file inputs are not currently supported")
-                else:
-                    raise BadRequest(f"unknown type of content: '{kind[:80]}'")
+    for part in [content] if isinstance(content, Mapping) else content or ():
+        given = part if isinstance(part, Mapping) else {"text": part}
+        kind, text = given.get("type"), given.get("text") or given.get("refusal")
+        if kind == "input_image":
+            if url := given.get("image_url"):  # Ollama, too, leaves out what has a file_id only
+                out.append({"type": "image_url", "image_url": {"url": url}})
+        elif isinstance(text, str) or (text is None and kind in _TEXTS):
+            out.append({"type": "text", "text": text or ""})
+        else:
+            out.append({"type": str(kind), "input_audio": given.get("input_audio")})
     return out
 
 

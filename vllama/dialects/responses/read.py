@@ -82,6 +82,9 @@ def parse_responses(body: bytes) -> ResponsesRequest:
     rest, extras = take_extras(parse_openai(body, ResponsesBody))
     data, ignored = _drop_unusable(rest)
     model, instructions = data.get("model", ""), data.get("instructions") or None
+    if isinstance(items := data.get("input"), list):
+        ignored += [f"input[{number}] null" for number, item in enumerate(items) if item is None]
+        data["input"] = [item for item in items if item is not None]
     messages, passed_over = input_messages(data.get("input"))
     if instructions:
         messages.insert(0, {"role": "system", "content": instructions})

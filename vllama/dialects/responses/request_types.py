@@ -6,8 +6,7 @@ content than Ollama does; the check of those passes over them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Annotated, Any, ClassVar, Self, TypeAlias
+from typing import Annotated, Any, Self, TypeAlias
 
 from msgspec import Meta, Struct
 
@@ -24,63 +23,10 @@ class _Head(Struct):
     id: Any = None
 
 
-class _Typed(dict[str, Any]):
-    """An object whose type decides which fields it has; a role alone makes it a message.
-
-    Other types are taken as they are: a conversation may hold what another server has said.
-    """
-
-    kinds: ClassVar[Mapping[str, Any]]
-
-    @classmethod
-    def read(cls, value: object) -> Self:
-        """Check an object."""
-        head = convert(value, _Head)
-        name = head.type or ("message" if head.role else "")
-        if not (name or head.id):
-            raise ValueError("It has neither a type nor a role")
-        convert(value, cls.kinds.get(name, Any))
-        return cls()
-
-
-class InputText(Struct):
-    """A text."""
-
-    text: str | None = None
-
-
-class InputImage(Struct):
-    """A picture."""
-
-    detail: str | None = None
-    file_id: str | None = None
-    image_url: str | None = None
-
-
-class InputFile(Struct):
-    """A file."""
-
-    file_data: str | None = None
-    file_id: str | None = None
-    file_url: str | None = None
-    filename: str | None = None
-
-
-class InputPart(_Typed):
-    """A part of a message's content."""
-
-    kinds: ClassVar[Mapping[str, Any]] = {
-        "input_text": InputText,
-        "output_text": InputText,
-        "input_image": InputImage,
-        "input_file": InputFile,
-    }
-
-
 class InputMessage(Struct):
     """A turn of the conversation."""
 
-    content: str | list[InputPart] | None = None
+    content: str | list[Any] | dict[str, Any] | None = None
 
 
 class ResponsesTool(Struct):
@@ -94,13 +40,22 @@ class ResponsesTool(Struct):
     tools: list[ResponsesTool | None] | None = None
 
 
-class InputItem(_Typed):
-    """An item of the input; what was said or called earlier is taken as it is."""
+class InputItem(dict[str, Any]):
+    """An item of the input; a role alone makes it a message.
 
-    kinds: ClassVar[Mapping[str, Any]] = {
-        "message": InputMessage,
-        "additional_tools": ResponsesTool,  # has `tools`
-    }
+    Others are taken as they are: a conversation may hold what another server has said.
+    """
+
+    @classmethod
+    def read(cls, value: object) -> Self:
+        """Check an object."""
+        head = convert(value, _Head)
+        name = head.type or ("message" if head.role else "")
+        if not (name or head.id):
+            raise ValueError("It has neither a type nor a role")
+        # additional tools have `tools`
+        convert(value, {"message": InputMessage, "additional_tools": ResponsesTool}.get(name, Any))
+        return cls()
 
 
 class TextFormat(Struct):
@@ -154,7 +109,7 @@ class ResponsesBody(TextFields):
         list[str | None] | None, says("`reasoning.encrypted_content`, for example")
     ] = None
     input: Annotated[
-        str | Annotated[list[_Item], Meta(max_length=MAX_MESSAGES)] | None,
+        str | Annotated[list[_Item | None], Meta(max_length=MAX_MESSAGES)] | None,
         says("a text, or items: messages, calls, results of calls, reasoning"),
     ] = None
     instructions: Annotated[str | None, says("the system message")] = None

@@ -15,18 +15,20 @@ from pathlib import Path
 
 import msgspec
 
+from vllama.base.errors import EngineStartFailed, NoPlan
 from vllama.chat.engine.traits import Traits
 from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.argv import has_flag
 from vllama.engines.base import Engine, Installation, Missing, Mode, SearchPaths, Settings
 from vllama.engines.child_env import build_child_env
-from vllama.engines.devices import LoadReport
-from vllama.engines.failures import compile_failures
+from vllama.engines.devices import Device, LoadReport, parse_devices
+from vllama.engines.failures import compile_failures, make_patterns
 from vllama.engines.llamacpp.output import read_load
 from vllama.engines.request_body import add_fields
+from vllama.machine.probe import run_command
 from vllama.machine.types import Platform
 from vllama.models.types import Bundle, Format, ModelInfo
-from vllama.supervise.spec import SOCKET, Endpoint, Grace, HttpProbe, LaunchSpec
+from vllama.supervise.spec import SOCKET, Endpoint, Exit, Fault, Grace, HttpProbe, LaunchSpec
 
 MIB = 1024 * 1024
 FAMILY_NAMES = ("llama.cpp", "llamacpp", "llama-cpp")
@@ -191,6 +193,7 @@ class LlamaCpp(Engine):
         )
         # a debugger's backtrace takes seconds and pushes the telling line out of the last ones
         extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
+        extra["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"  # a ping would be a sign of life of a hung one
         if "OMP_WAIT_POLICY" not in environ:
             # A thread that waits for the others spins for about 10 µs and then sleeps. This is as
             # fast as the default (hundreds of µs) on idle cores, twice as fast on busy ones, and it
@@ -198,6 +201,8 @@ class LlamaCpp(Engine):
             extra["GOMP_SPINCOUNT"] = environ.get("GOMP_SPINCOUNT", "1000")
         if endpoint.api_key:
             extra[self.key_variable] = endpoint.api_key
+        cause = f"it lost RPC server {' or '.join(settings.rpc)}"  # its log does not tell which
+        lost = make_patterns(("Remote RPC server crashed", cause, None, Fault.REMOTE))
         own = (*self.program(installation), *render_flags(self.flags, start))
         return LaunchSpec(
             name=settings.alias,
@@ -209,12 +214,27 @@ class LlamaCpp(Engine):
             # a busy server may finish its answer before it obeys, so the waits are short
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
-            diagnose=compile_failures(self.failures),
+            diagnose=compile_failures((*lost, *self.failures)),
         )
+
+    def list_remote(self, installation: Installation, server: str) -> Sequence[Device]:
+        """Return the devices that have the address of the server as their description."""
+        if "--rpc" not in dict(self.flags):
+            return super().list_remote(installation, server)
+        quietly = ("env", "GGML_NO_BACKTRACE=1")  # a debugger's takes seconds
+        argv = (*quietly, *self.program(installation), "--rpc", server, "--list-devices")
+        output = run_command(argv, timeout_s=5.0)
+        if devices := [one for one in parse_devices(output.text) if one.title == server]:
+            return devices
+        ended = Exit(code=output.status, output=tuple(output.text.splitlines()))
+        found = compile_failures(self.failures)(ended)
+        if found.fault is Fault.MISMATCH:
+            raise NoPlan(f"cannot use RPC servers: {found.cause}", hint=found.hint)
+        raise EngineStartFailed(f"RPC server {server} does not respond")
 
     def read_load(self, lines: Sequence[str], settings: Settings) -> LoadReport | None:
         """Return where the model lies by the log of a load."""
-        return read_load(lines)
+        return read_load(lines) or (LoadReport() if settings.rpc else None)
 
     def traits(self, bundle: Bundle, settings: Settings) -> Traits:
         """Return the base traits, adjusted to this model and these settings."""

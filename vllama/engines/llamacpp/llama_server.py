@@ -61,6 +61,7 @@ CMAKE_ARGS = (
     "-DLLAMA_BUILD_SERVER=ON",
     "-DLLAMA_TOOLS_INSTALL=ON",
     "-DLLAMA_USE_PREBUILT_UI=OFF",
+    "-DGGML_RPC=ON",
     "-DLLAVA_BUILD=OFF",  # the tools build that library themselves
     # program and libraries into the package's folder, where they find each other
     "-DCMAKE_INSTALL_BINDIR=llama_cpp/lib",
@@ -305,7 +306,7 @@ def _verbosity(start: Start) -> int | None:
     version = start.installation.version
     build = re.search(r"(?:^b|\.)(\d{4,})$", version)
     terse = int(build[1]) >= TERSE_SINCE if build else version.startswith(SOURCE_DISTRIBUTION)
-    return TRACE_LEVEL if terse and start.settings.gpu_layers else None
+    return TRACE_LEVEL if (terse or start.settings.rpc) and start.settings.gpu_layers else None
 
 
 def _kv_type(start: Start) -> str | None:
@@ -373,6 +374,7 @@ FLAGS: tuple[Flag, ...] = (
     ),
     ("--n-cpu-moe", lambda start: start.settings.cpu_moe or None),
     ("--tensor-split", _split),
+    ("--rpc", lambda start: ",".join(start.settings.rpc) or None),  # before it is in --device
     ("--device", lambda start: ",".join(start.settings.devices) or None),
     ("--verbosity", _verbosity),
     ("--threads", lambda start: start.settings.threads),
@@ -447,7 +449,7 @@ ENGINE: Engine = LlamaCpp(
     by_platform=(
         (90, "Apple silicon, with Metal, several requests at once"),
         (80, "macOS, several requests at once"),
-        (50, "runs on any CPU, faster than llama-cpp-python, several requests at once"),
+        (50, "runs on CPUs and GPUs, several requests at once"),
     ),
     failures=build_failures(
         "update llama.cpp: vllama engines install llama-server --upgrade, or your own llama-server",

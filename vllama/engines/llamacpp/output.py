@@ -74,6 +74,11 @@ def build_failures(update: str, *more: Row) -> tuple[FailurePattern, ...]:
         (r": No module named '?([\w.]+)'?",
          "its installation is incomplete: the module {0} is missing",
          "remove its environment and install it again (vllama engines install)", Fault.MISMATCH),
+        (r"Failed to connect to (\S+)|RPC handshake failed for (\S+)",
+         "RPC server {0}{1} does not respond", "start ggml-rpc-server there", Fault.REMOTE),
+        (r"RPC not supported in this build|arguments?: --rpc", "this build of llama.cpp has no RPC",
+         "use a build with GGML_RPC=ON: llama.cpp's releases, or engines install --compile",
+         Fault.MISMATCH),
         *GENERAL,
         (r"error while handling argument \"--device\": invalid device: (\S+)",
          "it finds no GPU {0}", REMEDY, Fault.DEVICE),
@@ -106,7 +111,8 @@ def read_load(lines: Sequence[str]) -> LoadReport | None:
     buses, counts, problems = {}, [], []
     for line in lines:
         if found := BUFFER.search(line):
-            name = "" if HOST.match(found[1]) else found[1].partition("_")[0]
+            kind = found[1] if "[" in found[1] else found[1].partition("_")[0]
+            name = "" if HOST.match(found[1]) else kind
             sizes[name] += round(float(found[2]) * MIB)
         elif found := DEVICE.search(line):
             sizes[found[1]], buses[found[1]] = 0, found[2] or ""

@@ -150,6 +150,7 @@ def build_parameters(given: dict[str, Any]) -> Any:
         values = special[target](value) if target in special else {target: value}
         for path, item in values.items():
             set_parameter(params, path, item)
+    params.sse_ping_interval = -1  # a ping would be a sign of life of a hung engine
     if key := os.environ.get(KEY_VARIABLE):
         params.api_keys = [key]
     return params

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ctypes
 import errno
+import logging
 import socket
 import ssl
 import struct
 import sys
+import time
+from _ssl import _test_decode_cert  # type: ignore[attr-defined]
 from pathlib import Path
 
 from vllama.base.errors import ConfigError, PortTaken, VllamaError
+from vllama.base.units import rfc3339_local
 
+log = logging.getLogger(__name__)
+
+DAY_S, WARN_DAYS = 86_400.0, 14
 BACKLOG = 2048  # connections that wait to be accepted, for instance while the server starts
 PROBE_LIMIT_S = 1.0
 PROBE_BYTES = 4096
@@ -129,6 +137,14 @@ class Certificate:
         # OpenSSL calls this in every handshake, even if the client names no host
         self.context.sni_callback = self._choose
 
+    async def watch(self) -> None:
+        """Warn once a day of a certificate that expires soon, until canceled."""
+        while True:
+            if self.expires_s < time.time() + WARN_DAYS * DAY_S:
+                until = rfc3339_local(self.expires_s)
+                log.warning("the certificate '%s' expires at %s: renew it", self._chain, until)
+            await asyncio.sleep(DAY_S)
+
     def reload(self) -> None:
         """Read the files again for new connections. If that fails, keep the old pair and raise."""
         self._current = self._load()
@@ -143,6 +159,8 @@ class Certificate:
         try:
             # without a password here OpenSSL would prompt for one on the terminal
             context.load_cert_chain(self._chain, self._key, password="")
+            # the public API of `ssl` decodes certificates of peers and authorities only
+            self.expires_s = ssl.cert_time_to_seconds(_test_decode_cert(self._chain)["notAfter"])
         except (OSError, ValueError) as error:  # an SSLError is an OSError
             raise ConfigError(
                 f"cannot use the certificate {self._files}: {self._reason(error)}",

@@ -2,7 +2,7 @@
 
 | File | What it does |
 |---|---|
-| `activity.py` | counts what requests do; keeps the latest that have ended, and samples |
+| `activity.py` | counts what requests do; keeps the latest that have ended, samples, and minutes |
 | `rows.py` | makes the rows of models |
 | `hub.py` | compares the state with what was last told; sends changes to all subscribers |
 

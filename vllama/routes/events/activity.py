@@ -1,7 +1,8 @@
 """Activity of requests: tokens, times to the first token, and the latest that have ended.
 
 `Activity` is the only part of the events that costs something for each request, whoever listens.
-`History` has the samples of the last hour: rates, requests and memory, for graphs.
+`History` has the samples of the last hour: rates, requests and memory, for graphs. `Minutes` has
+those of the last day, one a minute.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Collection
+from statistics import fmean
 from typing import NamedTuple
 
 import msgspec
@@ -105,10 +107,50 @@ class Activity(Stage):
 
 INTERVAL_S = 5.0
 HOUR_S = 3600.0
+MINUTE_S = 60.0
+DAY_S = 24 * HOUR_S
 MAX_SAMPLES = int(HOUR_S / INTERVAL_S)
 # To measure an engine's memory, the kernel walks all of its pages: 10 ms and more for large models.
 # Loads and unloads are measured anyway.
 MEASURE_S = 30.0
+
+
+class Minutes:
+    """A ring with a sample a minute for the last day; one that repeats the last is left out."""
+
+    def __init__(self) -> None:
+        self._samples: deque[Sample] = deque(maxlen=int(DAY_S / MINUTE_S))
+        self._latest: list[Sample] = []  # those of the minute that is not over
+
+    def add(self, sample: Sample) -> None:
+        """Take note of a sample, and sum up the minute before it."""
+        if self._latest and sample.time // MINUTE_S > self._latest[0].time // MINUTE_S:
+            minute = _sum_up(self._latest)
+            last = self._samples[-1] if self._samples else None
+            if minute.machine or last is None or _state_of(last) != _state_of(minute):
+                self._samples.append(minute)
+            self._latest.clear()
+        self._latest.append(sample)
+
+    def list_since(self, time_s: float) -> list[Sample]:
+        """Return the samples since a Unix time, oldest first."""
+        return [sample for sample in self._samples if sample.time >= time_s]
+
+
+def _sum_up(samples: list[Sample]) -> Sample:
+    """Return mean rates, the most requests, and the last of all else."""
+    firsts = [one.first_token_s for one in samples if one.first_token_s is not None]
+    return msgspec.structs.replace(
+        samples[-1],
+        tokens_per_s=round(fmean(one.tokens_per_s for one in samples), 1),
+        first_token_s=round(fmean(firsts), 3) if firsts else None,
+        requests=max(one.requests for one in samples),
+        queued=max(one.queued for one in samples),
+    )
+
+
+def _state_of(sample: Sample) -> Sample:
+    return msgspec.structs.replace(sample, time=0.0, machine=None)
 
 
 class History:
@@ -130,6 +172,7 @@ class History:
         }
         self._gpus = [gpu.index for gpu in list_usable(platform) if gpu.vendor is Vendor.NVIDIA]
         self._samples: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.minutes = Minutes()
         self.count = 0
 
     async def take(self, *, watched: bool) -> None:
@@ -139,14 +182,11 @@ class History:
         sample = self._make_sample()
         if watched:
             sample = msgspec.structs.replace(sample, machine=await self._read_machine())
+        self.minutes.add(sample)
         last = self._samples[-1] if self._samples else None
-        if watched or last is None or self._state_of(last) != self._state_of(sample):
+        if watched or last is None or _state_of(last) != _state_of(sample):
             self._samples.append(sample)
             self.count += 1
-
-    @staticmethod
-    def _state_of(sample: Sample) -> Sample:
-        return msgspec.structs.replace(sample, time=0.0, machine=None)
 
     async def _read_machine(self) -> MachineUse:
         """Ask how busy the machine is, in a thread: `nvidia-smi` is a process."""

@@ -177,7 +177,7 @@ class Hub:
         stall_s: float = STALL_S,
     ) -> None:
         self._changes = changes
-        self._history = history
+        self.history = history
         self._catalog = catalog
         self._tick_s = tick_s
         self._stall_s = stall_s
@@ -236,7 +236,7 @@ class Hub:
         read_cpu_use()  # it tells what was in use since the call before, of this thread
         while True:
             try:
-                await self._history.take(watched=bool(self._subscribers))
+                await self.history.take(watched=bool(self._subscribers))
                 if self._subscribers:
                     await self._catalog.look()
             except Exception:

@@ -106,6 +106,7 @@ async def answer(
     if is_unload(asked):  # at once, also if it was not loaded
         await unload(gateway, entry.bundle, "a client asked for it")
         gateway.lane.note_unload(entry.bundle.key)
+        await gateway.record_act("models unload", entry.bundle.name, {"loaded": True})
         answer_empty(request, asked.model, kind, "unload")
         return
     check_raw(asked)
@@ -151,6 +152,8 @@ async def answer(
             gateway, request, entry.bundle, need, asked.keep_alive, use, prefix,
             size=size, streams=asked.stream and not (is_empty or asked.debug_render_only),
         )  # fmt: skip
+        if is_empty:
+            await gateway.record_act("models load", entry.bundle.name, {}, {"loaded": True})
     if is_empty:
         answer_empty(request, asked.model, kind, "load")
 

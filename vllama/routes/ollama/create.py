@@ -101,8 +101,9 @@ async def create(gateway: Gateway, request: Request) -> None:
             **settings,
         )
         told: list[str] = []
+        before = await gateway.describe_model(name)
         await executors.storage.run(create_model, gateway.catalog.library, recipe, told.append)
-        await gateway.record_act("models create", name)
+        await gateway.record_act("models create", name, before, await gateway.describe_model(name))
         for status in told:
             await lines.send(Progress(status))
     except VllamaError as error:
@@ -207,9 +208,11 @@ async def copy(gateway: Gateway, request: Request) -> None:
         raise BadRequest(f'source "{source}" is invalid') from None
     except ModelNotFound as error:
         raise make_no_source_error(source, error) from None
+    before = await gateway.describe_model(name)
     await executors.storage.run(copy_model, gateway.catalog.library, bundle, name)
     gateway.catalog.forget()
-    await gateway.record_act("models copy", name, source=bundle.name)
+    after = {"source": bundle.name} | await gateway.describe_model(name)
+    await gateway.record_act("models copy", name, before, after)
     request.respond(200, b"", b"")
 
 

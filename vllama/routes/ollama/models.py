@@ -237,7 +237,7 @@ async def delete(gateway: Gateway, request: Request) -> None:
     except ModelNotFound as error:
         raise ModelNotFound(name, message=f"model '{name}' not found") from error
     await executors.storage.run(gateway.catalog.library.remove, name, force=force)
-    await gateway.record_act("models delete", bundle.name)
+    await gateway.record_act("models delete", bundle.name, {"digest": bundle.digest})
     await see_changes(gateway, [bundle.name])
     request.respond(200, b"", b"")
 
@@ -253,7 +253,7 @@ async def pull(gateway: Gateway, request: Request) -> None:
     # a bad name is a status, not a line of the stream
     if ModelRef.parse(name).kind is Kind.PATH:
         raise InvalidModelRef(INVALID_NAME, hint="a path cannot be pulled")
-    await gateway.record_act("models pull", name)
+    await gateway.record_act("models pull", name, await gateway.describe_model(name))
     if body.background:
         join_pull(gateway, name, insecure=body.insecure).background = True
         request.json(202, Progress("pulling manifest"))
@@ -294,6 +294,7 @@ async def stop_pull(gateway: Gateway, request: Request) -> None:
         raise ModelNotFound(
             name, message=f"cannot stop the download of '{name}': there is none", hint=None
         )
+    await gateway.record_act("models pull stop", name, {"progress": pull.describe().completed})
     pull.cancel()
     request.respond(200, b"", b"")
 

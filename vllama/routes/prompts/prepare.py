@@ -257,7 +257,7 @@ class Turn:
             stops=stops or make_stop_filter(self.sampling.stop, traits),
             prompt_tokens=prompt.tokens,
             max_tokens=self.limit,
-            customs=self.chat.customs,
+            tools=self.chat.called,
             reader=whole or in_one or reader,
             passes=ThinkingPass(traits, closing=find_open(prompt.text or ""))
             if self.chat.thinks_first

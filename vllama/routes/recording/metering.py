@@ -8,11 +8,11 @@ in the next moment. Refused and failed requests are not counted, unless tokens w
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from vllama.accounts.keys.limits import KeyLimits, Window
+from vllama.accounts.keys.limits import KeyLimits, Limited, Window
 from vllama.accounts.usage.entries import Admitted, Amounts, Served, name_day
 from vllama.base.clock import now_ns
 from vllama.base.errors import LimitReached
@@ -49,13 +49,10 @@ class Meter(Stage):
 
     async def admitted(self, running: RunningRequest) -> None:
         """Admit a request, and have it counted at its end. Raises LimitReached."""
-        key, is_free = running.access, running.route.is_free
+        is_free = running.route.is_free
         if is_free is not None and await is_free(running.request):
             return
-        if key is not None:
-            with self._showing_standing(running, key):
-                self._limits.admit(key, gives_way=running.is_row)
-                self._record_recent(key)
+        self.admit(running)
         running.is_metered = True
 
     async def queued(self, running: RunningRequest) -> None:
@@ -64,12 +61,13 @@ class Meter(Stage):
         Raises LimitReached, ClientGone.
         """
         key, size = running.access, running.measure
+        self.admit(running, running.model)
         if key is None or size is None or not running.is_metered:
             return
         self._release(running)
         price = self._find_price(running)
-        highest = price.highest if price is not None else 0
-        running.reserved = self._limits.try_reserve(key, size, highest)
+        wanted = size, price.highest if price is not None else 0, running.model
+        running.reserved = self._limits.try_reserve(key, *wanted)
         if running.reserved is not None:
             return
         running.waits_for_tokens = True
@@ -77,11 +75,21 @@ class Meter(Stage):
             with self._showing_standing(running, key):
                 running.reserved = await unless_gone(
                     running.request,
-                    self._limits.reserve(key, size, highest),
+                    self._limits.reserve(key, *wanted),
                     self._limits.release,
                 )
         finally:
             running.waits_for_tokens = False
+
+    def admit(self, running: RunningRequest, name: str = "") -> None:
+        """Admit a request; later to each model of its chain, once. Raises LimitReached."""
+        key = running.access
+        if key is None or name in running.admitted_to or (name and not running.is_metered):
+            return
+        with self._showing_standing(running, key):
+            self._limits.admit(key, name, gives_way=running.is_row)
+            self._record_recent(self._limits.list_new(key, name))
+        running.admitted_to = (*running.admitted_to, name)
 
     def leased(self, running: RunningRequest) -> None:
         """Give back what a request cannot take, now that its model is known to the full."""
@@ -99,10 +107,10 @@ class Meter(Stage):
             self._limits.release(running.reserved)
         running.reserved = None
 
-    def _record_recent(self, key: ApiKey, tokens: int = 0) -> None:
+    def _record_recent(self, limited: Iterable[Limited], tokens: int = 0) -> None:
         """Record an admission, or tokens, for limits that do not count by the calendar."""
         now_s = self._clock.time()
-        for each in self._limits.list_limited(key):
+        for each in limited:
             limit = each.token_limit if tokens else each.rate
             if limit is not None and (limit.period == "min" or not tokens):
                 until_s = now_s + limit.period_s
@@ -147,17 +155,18 @@ class Meter(Stage):
         if price is not None:
             amounts.spend, amounts.priced_requests = price.compute(amounts), 1
         if key is not None:
-            self._limits.finish(key, amounts.tokens, amounts.spend, gives_way=running.is_row)
+            used = amounts.tokens, amounts.spend, name
+            self._limits.finish(key, *used, gives_way=running.is_row)
             self._release(running)
             if amounts.tokens:
-                self._record_recent(key, amounts.tokens)
+                self._record_recent(self._limits.list_limited(key, name), amounts.tokens)
         if not name or not (is_answered or amounts.tokens):
             return
         amounts.requests = 1
         self._count(key, name, amounts)
 
     def _count(self, key: ApiKey | None, model_name: str, amounts: Amounts) -> None:
-        key_name, identity, group = (key.name, key.identity, key.group or "") if key else ("",) * 3
+        key_name, *others = (key.name, key.identity, key.group or "", key.user) if key else [""] * 4
         self._metrics.count_usage(
             key_name,
             model_name,
@@ -166,11 +175,11 @@ class Meter(Stage):
             generated=amounts.generated_tokens,
         )
         day = name_day(self._clock.time())
-        self.recorder.record(Served(day, key_name, model_name, amounts, identity, group))
+        self.recorder.record(Served(day, key_name, model_name, amounts, *others))
 
     def _show_standing(self, running: RunningRequest, key: ApiKey) -> None:
         """Say in headers what is left of the limits, in the words of the route's dialect."""
-        standing = self._limits.find_standing(key)
+        standing = self._limits.find_standing(key, running.model)
         is_anthropic = running.route.dialect is Dialect.ANTHROPIC
         for kind, window in (("requests", standing.requests), ("tokens", standing.tokens)):
             if window is None:

@@ -64,10 +64,10 @@ class RunningRequest:
     """One request, from its first byte to the end of its answer."""
 
     __slots__ = (
-        "_ended", "_task", "access", "answers", "id", "is_metered", "is_paused", "is_row",
-        "is_running", "key", "lease", "measure", "model", "read_tokens", "recorder", "request",
-        "reserved", "resumed", "resumer", "route", "stop", "waits_for", "waits_for_tokens",
-        "wanted",
+        "_ended", "_task", "access", "admitted_to", "answers", "id", "is_metered", "is_paused",
+        "is_row", "is_running", "key", "lease", "measure", "model", "read_tokens", "recorder",
+        "request", "reserved", "resumed", "resumer", "route", "stop", "waits_for",
+        "waits_for_tokens", "wanted",
     )  # fmt: skip
 
     def __init__(self, id_: str, request: Request, route: Route, access: ApiKey | None) -> None:
@@ -89,6 +89,7 @@ class RunningRequest:
         self.resumer: Resumer | None = None  # while its engine is one that may be asked again
         self.recorder: AnswerRecorder | None = None
         self.read_tokens = 0  # of inputs for which no text is generated, such as embeddings
+        self.admitted_to: tuple[str, ...] = ()  # the models whose limits have been checked
         self.is_metered = False  # what it takes is still to be counted; see `metering`
         self.reserved: Reservation | None = None  # of its key's limits, until its end
         self.waits_for = ""  # what else it waits for while it has a slot
@@ -115,14 +116,14 @@ class RunningRequest:
     @property
     def owner(self) -> str:
         """Whose files and stored responses it may see: those of its key, "" on a server without."""
-        return self.access.owner if self.access is not None else ""
+        return f"{self.access.owner} {self.access.user}".rstrip() if self.access else ""
 
     @property
     def flow(self) -> Flow:
         """Whose turn the request takes in a queue: its key's, or that of the client's address."""
         if self.access is None:
             return Flow(self.request.client_host)
-        return Flow(f"key {self.key}", self.access.priority)
+        return Flow(f"key {self.key} {self.access.user}".rstrip(), self.access.priority)
 
     def follow(
         self, relay: Relay | Forward, tally: Tally | ForwardTally, *, new_prompt: bool = True

@@ -35,9 +35,12 @@ class KeyBody(Struct, kw_only=True):
     models: Annotated[list[str] | None, says("patterns of the models that it may use")] = None
     rate: Annotated[str | None, says("requests in a period, such as `60/min`")] = None
     tokens: Annotated[str | None, says("tokens in a period, such as `1M/day`")] = None
+    model_rate: Annotated[list[str] | None, says("`MODEL=N/PERIOD`: requests to a model")] = None
+    model_tokens: Annotated[list[str] | None, says("`MODEL=N/PERIOD`: tokens of a model")] = None
     concurrent: Annotated[Positive | None, says("requests at once")] = None
     budget: Annotated[str | None, says("money in a period, such as `50/month`")] = None
     group: Annotated[str | None, says("the group whose limits it shares")] = None
+    trusts_user: Annotated[bool, says("whether its header X-Forwarded-Email is believed")] = False
     priority: Annotated[Positive | None, says("turns in a queue for each turn of a usual key")] = (
         None
     )
@@ -164,7 +167,7 @@ def check_standing(access: ApiKey, now: ApiKey | None, now_s: float) -> None:
 
 async def read_body(request: Request, *names: str) -> Given:
     """Return the fields of a body, which may be empty. Raises BadRequest."""
-    form = dict[str, str | int | list[str] | None]
+    form = dict[str, str | bool | int | list[str] | None]
     given: Given = decode_as(await request.body() or b"{}", form)
     for name in given.keys() - set(names):
         raise BadRequest(f"cannot use the field '{name}'", hint=f"choose from {', '.join(names)}")

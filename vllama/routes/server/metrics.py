@@ -44,6 +44,8 @@ async def get_metrics(gateway: Gateway, request: Request) -> None:
     )
     state = read_state(scheduler, gateway.renderer, fetched)
     state.usage_recording.add((), not gateway.meter.recorder.failure)
+    if gateway.certificate is not None:
+        state.certificate_expiry.add((), gateway.certificate.expires_s)
     for node in gateway.nodes.nodes.values() if gateway.nodes is not None else ():
         state.add_node(node)
         gateway.metrics.node_errors.add((node.name,), 0)  # a rate needs its beginning
@@ -135,7 +137,10 @@ class StateGauges:
             "vllama_usage_recording",
             "Whether usage is written to the disk; 0: it is kept in memory until that is possible.",
         )
-
+        self.certificate_expiry = Gauge(
+            "vllama_certificate_expiration_timestamp_seconds",
+            "Time at which the server's own certificate expires, in Unix seconds.",
+        )
         self.jobs_running = Gauge(
             "vllama_executor_jobs_running",
             "Blocking jobs that have a thread: disk (look-ups), storage (writing models), codec, "

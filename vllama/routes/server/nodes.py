@@ -101,14 +101,15 @@ async def undrain(gateway: Gateway, request: Request) -> None:
 
 
 async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) -> None:
-    name = request.path.removeprefix(PATH).rpartition("/")[0]
+    name, _, act = request.path.removeprefix(PATH).rpartition("/")
     known = gateway.nodes.nodes if gateway.nodes is not None else {}
     if name not in known:
         raise NotFound(
             f"no node is called '{name}'",
             hint=suggest(name, known) if known else "add one: vllama serve --node URL",
         )
-    known[name].is_drained = is_drained
+    was, known[name].is_drained = known[name].is_drained, is_drained
+    await gateway.record_act(f"nodes {act}", name, {"drained": was}, {"drained": is_drained})
     request.json(200, describe_node(known[name]))
 
 

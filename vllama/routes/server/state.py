@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -14,11 +15,12 @@ from vllama.accounts.usage.store import COLUMNS, FAILURES, UsageRow
 from vllama.base import executors
 from vllama.base.errors import BadRequest, Busy, Forbidden, NotFound
 from vllama.base.meaning import TEXT, make_integer, make_word, says
-from vllama.dialects.events import EndedRow, EventData, RequestRow
+from vllama.dialects.events import EndedRow, EventData, Mark, RequestRow, Sample
 from vllama.net.http.request import JSON, Request
 from vllama.observe.captures.folder import find_capture, list_summaries
 from vllama.observe.captures.format import ReadCapture, Summary
 from vllama.observe.captures.reading import read_texts
+from vllama.routes.events.activity import DAY_S
 from vllama.routes.events.hub import TOPICS
 from vllama.routes.recording.running import describe
 from vllama.routes.route import Framing, Parameter, Route, RouteKind, Stream, server_route
@@ -46,6 +48,13 @@ class EndedRequests(Struct):
 
     requests: Annotated[list[EndedRow], says("the requests, the newest first")]
     more: Annotated[bool, says("whether older ones are kept")]
+
+
+class Day(Struct):
+    """The last 24 hours by the minute."""
+
+    samples: Annotated[list[Sample], says("samples, the oldest first, without repeated ones")]
+    marks: Annotated[list[Mark], says("loads and evictions, the oldest first")]
 
 
 class Streams(Struct):
@@ -96,6 +105,13 @@ async def stream_events(gateway: Gateway, request: Request) -> None:
         gateway.events.unsubscribe(subscriber)
 
 
+async def list_samples(gateway: Gateway, request: Request) -> None:
+    """List the samples of the last 24 hours, one a minute; the event stream has the last hour."""
+    since_s = time.time() - DAY_S
+    samples = gateway.events.history.minutes.list_since(since_s)
+    request.json(200, Day(samples, gateway.scheduler.marks.list_since(since_s)))
+
+
 async def list_requests(gateway: Gateway, request: Request) -> None:
     """List the requests to models that wait or run; for a key that may not read, its own."""
     access = gateway.running.of(request).access
@@ -139,9 +155,9 @@ async def end_request(gateway: Gateway, request: Request) -> None:
 
     A key may end its own requests, those of others need the scope admin.
     """
-    id_ = request.path.removeprefix(REQUESTS)
-    running, access = gateway.running.find(id_), gateway.running.of(request).access
-    is_own = running is None or access is None or running.key == access.name
+    id_, asking = request.path.removeprefix(REQUESTS), gateway.running.of(request)
+    running, access = gateway.running.find(id_), asking.access
+    is_own = running is None or access is None or running.owner == asking.owner
     if running is None or not (is_own or access is None or access.allows(Scope.READ)):
         raise NotFound(f"no request '{id_}' is running", hint="see what runs: vllama ps --requests")
     if not (is_own or access is None or access.allows(Scope.ADMIN)):
@@ -150,6 +166,9 @@ async def end_request(gateway: Gateway, request: Request) -> None:
             hint="use a key with the scope admin",
         )
     running.end()
+    if not is_own:
+        before = {"key": running.key, "model": running.model}
+        await gateway.record_act("requests end", id_, before)
     request.respond(200, b"")
 
 
@@ -203,19 +222,20 @@ async def list_usage(gateway: Gateway, request: Request) -> None:
             raise BadRequest(
                 f"cannot sum usage by '{name}'", hint=f"choose from {', '.join(COLUMNS)}"
             )
-    days = {name: query.get(name, "") for name in ("since", "until")}
+    days = [query.get(name, "") for name in ("since", "until")]
     try:
-        for day in filter(None, days.values()):
+        for day in filter(None, days):
             check_day(day)
     except ValueError as error:
         raise BadRequest(f"cannot list usage: {error}") from None
     access = gateway.running.of(request).access
-    key = access.name if access is not None and not access.allows(Scope.READ) else None
+    own = access if access is not None and not access.allows(Scope.READ) else None
+    only = (own.name, own.user) if own is not None else (None, "")
     recorder = gateway.meter.recorder
     await recorder.flush()
     try:
         rows = await executors.storage.run(
-            recorder.read, lambda store: store.list_rows(by, **days, key=key)
+            recorder.read, lambda store: store.list_rows(by, *days, *only)
         )
     except FAILURES as error:
         raise Busy(f"cannot list usage: {error}") from error
@@ -257,6 +277,7 @@ ROUTES = (
         ),
         stream=Stream(Framing.NAMED_EVENTS, get_args(EventData)),
     ),
+    server_route("GET /api/samples", list_samples, RouteKind.OBSERVES, tells=True, answer=Day),
     _own("GET /api/requests", list_requests, tells=True, answer=RunningRequests),
     server_route(
         f"GET {REQUESTS}ended",

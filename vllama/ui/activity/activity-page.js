@@ -10,6 +10,7 @@ import { hasMore, listEnded, readOlder } from "./ended-list.js";
 import { columnChoice, endedTable } from "./ended-table.js";
 import { saveCsv, saveJson } from "./export.js";
 import { coversWindow, figures } from "./figures.js";
+import { histograms } from "./histograms.js";
 import { filterForm, filterRows, isFiltered, readFilter, writeFilter } from "./filters.js";
 import { queues } from "./queues.js";
 import { requestTable } from "./request-table.js";
@@ -70,6 +71,7 @@ class ActivityPage extends View {
       <div class="tools">${filterForm(rows, this.filter, set)} ${columnChoice(update)}
         <button aria-label="Export as CSV" title="Export as CSV" @click=${() => this.export(saveCsv)}>CSV</button>
         <button aria-label="Export as JSON" title="Export as JSON" @click=${() => this.export(saveJson)}>JSON</button></div>
+      ${histograms(found)}
       ${found.length
         ? endedTable(found.slice(this.start, this.start + PAGE), this.filter.sort, (sort) => set({ sort }), update)
         : html`<p class="muted">No request matches. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}

@@ -12,7 +12,7 @@ let rows = []; // newest first
 let more = true; // whether the server may have older ones
 
 /** @param {EndedRow} row */
-const identify = (row) => `${row.id} ${row.started_at}`; // clients may use an id twice
+export const identify = (row) => `${row.id} ${row.started_at}`; // clients may use an id twice
 
 /** Return all that are known, newest first. */
 export function listEnded() {

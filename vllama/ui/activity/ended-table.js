@@ -8,6 +8,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isGone, showCapture } from "./capture.js";
 import { COLUMNS, FIXED, isMissing, NEWEST } from "./columns.js";
+import { identify } from "./ended-list.js";
 import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
@@ -67,9 +68,6 @@ export function columnChoice(update) {
     </fieldset>
   </details>`;
 }
-
-/** @param {EndedRow} row */
-const identify = (row) => `${row.id} ${row.started_at}`;
 
 /** @param {EndedRow} row @param {{ columns: Column[], captured: boolean, width: number, update: () => void }} table */
 function endedRow(row, { columns, captured, width, update }) {

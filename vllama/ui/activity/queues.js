@@ -8,13 +8,13 @@ import { describeClient } from "./request-table.js";
 
 /** Return the queues under a title, nothing if no request waits. */
 export function queues() {
-  const cards = queueCards();
+  const cards = queueCards("below");
   if (!cards.length) return nothing;
-  return html`<section aria-labelledby="queues-title"><h2 id="queues-title">Queues</h2>${cards}</section>`;
+  return html`<section aria-labelledby="queues-title"><h2 id="queues-title">Queues</h2><div class="queues">${cards}</div></section>`;
 }
 
-/** Return a card for each queue. */
-export const queueCards = () => [...groupWaiting().values()].map(queue);
+/** Return a card for each queue; `place`: where requests can be stopped. */
+export const queueCards = (place = "in Activity") => [...groupWaiting().values()].map((waiting) => queue(waiting, place));
 
 /** Return the waiting requests in groups that wait for the same. @returns {Map<string, RequestRow[]>} */
 function groupWaiting() {
@@ -27,8 +27,8 @@ function groupWaiting() {
   return groups;
 }
 
-/** @param {RequestRow[]} waiting */
-function queue(waiting) {
+/** @param {RequestRow[]} waiting @param {string} place */
+function queue(waiting, place) {
   const names = [...new Set(waiting.map((row) => row.model))];
   const longest = Math.max(...waiting.map((row) => -secondsUntil(row.started_at)));
   const [{ model, waits_for: reason }] = waiting;
@@ -37,13 +37,13 @@ function queue(waiting) {
     <p>
       <strong>${plural(waiting.length, "request")} ${waiting.length === 1 ? "waits" : "wait"}</strong>
       (${waiting.length > 1 ? "the longest " : ""}for ${duration(longest)})${reason ? ` for ${reason}` : nothing}.
-      ${explainWait(findLive(model), reason ?? "", waiting.length)}
+      ${explainWait(findLive(model), reason ?? "", waiting.length, place)}
     </p>
   </div>`;
 }
 
-/** Say who holds up the requests, and what can be done. @param {ModelRow | undefined} live @param {string} reason @param {number} number */
-function explainWait(live, reason, number) {
+/** Say who holds up the requests, and what can be done. @param {ModelRow | undefined} live @param {string} reason @param {number} number @param {string} place */
+function explainWait(live, reason, number, place) {
   const blocking = listBlocking(live, reason);
   const log = live?.log && live.state !== "ready" ? html` <a href=${linkTo("logs", live.log)}>See its log</a>.` : nothing;
   if (!blocking.length) return log;
@@ -53,7 +53,7 @@ function explainWait(live, reason, number) {
       (row, index) => html`${index ? ", " : ""}<strong>${describeClient(row)}</strong> (${row.dialect},
         ${row.model}, for ${duration(-secondsUntil(row.started_at))}, ${plural(row.generated_tokens, "token")} so far)`,
     )}.
-    It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped in Activity.${log}`;
+    It goes on when ${blocking.length > 1 ? "one of these" : "this"} ends or is stopped ${place}.${log}`;
 }
 
 /** Return the running requests that others wait for: of the same engine, or of models that are named. @param {ModelRow | undefined} live @param {string} reason */

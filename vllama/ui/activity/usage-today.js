@@ -1,4 +1,4 @@
-/** What was used today (UTC), by key and model. */
+/** What was used today (UTC), by key, group, user and model. */
 
 import { count, duration } from "../format.js";
 import { ask } from "../server.js";
@@ -6,6 +6,8 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
 const REFRESH_MS = 10_000;
+/** @type {["group" | "user", string][]} shown where a row has one */
+const OPTIONAL = [["group", "Group"], ["user", "User"]];
 
 class UsageToday extends View {
   /** @type {UsageRow[]} */ rows = [];
@@ -19,7 +21,7 @@ class UsageToday extends View {
   async load() {
     const today = new Date().toISOString().slice(0, 10);
     try {
-      ({ usage: this.rows, currency: this.currency } = await ask(`api/usage?by=key,model&since=${today}`));
+      ({ usage: this.rows, currency: this.currency } = await ask(`api/usage?by=key,group,user,model&since=${today}`));
     } catch {
       return; // the frame of the page says that the connection is lost; the last numbers stay
     }
@@ -32,12 +34,14 @@ class UsageToday extends View {
 
   template() {
     if (!this.rows.length) return nothing;
+    const more = OPTIONAL.filter(([name]) => this.rows.some((row) => row[name]));
     return html`<section aria-labelledby="usage-title">
       <h2 id="usage-title">Usage today <span class="muted">since midnight UTC</span></h2>
       <table class="cards usage">
         <thead>
           <tr>
             <th scope="col">Key</th>
+            ${more.map(([, title]) => html`<th scope="col">${title}</th>`)}
             <th scope="col">Model</th>
             <th scope="col" class="number">Requests</th>
             <th scope="col" class="number">Prompt</th>
@@ -51,6 +55,7 @@ class UsageToday extends View {
           ${this.rows.map(
             (row) => html`<tr>
               <th scope="row">${row.key || "no key"}</th>
+              ${more.map(([name, title]) => html`<td data-label=${title}>${row[name] || "–"}</td>`)}
               <td data-label="Model">${row.model}</td>
               <td data-label="Requests" class="number">${count(row.requests)}</td>
               <td data-label="Prompt" class="number">${count(row.prompt_tokens)}</td>

@@ -14,7 +14,7 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { isFailure } from "./answer.js";
 import { answerTools, callTools, continueAnswer, isWriting, regenerate, session, showAnswer, stop } from "./session.js";
-import { areAutomatic, pending } from "./tools.js";
+import { listAutomatic, listOpen, pending } from "./tools.js";
 
 /** @type {Record<string, string>} */
 const ENDS = {
@@ -31,7 +31,7 @@ export function answerTemplate(answer, { versions, isLast, edit }) {
   const { id, model, messages, state, error } = answer;
   const writing = isWriting(id);
   const last = messages.at(-1);
-  const calls = isLast && !writing && last?.role === "assistant" ? (last.tool_calls ?? []) : [];
+  const calls = isLast && !writing ? listOpen(messages) : [];
   return html`<article class="message assistant" aria-busy=${writing !== ""} aria-label="Response of ${model}">
     <h2>${model}</h2>
     ${messages.map((message) =>
@@ -75,7 +75,7 @@ function footer(answer, versions, calls, edit) {
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
   return html`<footer>
     ${versionArrows(versions, id, showAnswer, "the answer")}
-    ${messages.some(({ content }) => content)
+    ${messages.some(isSaid)
       ? html`<button class="quiet" aria-label="Copy the response" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
     <button class="quiet" aria-label="Regenerate" title="Regenerate" @click=${() => attempt(regenerate(id))}>${icon("again")} ${isCut ? "Regenerate" : nothing}</button>
@@ -147,16 +147,20 @@ function toolQuestion(id) {
   if (!asked) return nothing;
   const { name, server, tool, decide } = asked;
   if (!decide) return html`<p class="muted waiting">Calling ${name} …</p>`;
+  /** @param {string} decision @param {string} words */
+  const button = (decision, words) => html`<button class=${decision === "once" ? "primary" : ""}
+    @click=${(event) => (stayNear(event.currentTarget), decide(decision))}>${words}</button>`;
   return html`<div class="ask-tool" role="group" aria-label="Permission to call ${name}">
     <p role="alert">Allow ${server.name} to run <code>${tool.name}</code> with these arguments?</p>
     <p class="muted" dir="auto">${tool.description}</p>
     <div class="row">
-      <button class="primary" @click=${() => decide("once")}>Allow once</button>
-      <button @click=${() => decide("always")}>Always in this conversation</button>
-      <button @click=${() => decide("deny")}>Deny</button>
+      ${button("once", "Allow once")} ${button("always", "Always in this conversation")} ${button("deny", "Deny")}
     </div>
   </div>`;
 }
+
+/** Keep the focus in the conversation when what has it goes. @param {HTMLElement} element */
+const stayNear = (element) => /** @type {HTMLElement | null} */ (element.closest(".messages"))?.focus();
 
 /** Ask the user for the results of tool calls, or for leave to call those of MCP servers. @param {ToolCall[]} calls @param {string} id */
 function resultForm(calls, id) {
@@ -164,6 +168,7 @@ function resultForm(calls, id) {
   const submit = (event) => {
     event.preventDefault();
     const contents = new FormData(event.target).getAll("result");
+    stayNear(event.target);
     const results = calls.map((call, index) => ({ name: call.function.name, content: String(contents[index]) }));
     attempt(answerTools(id, results));
   };
@@ -174,7 +179,7 @@ function resultForm(calls, id) {
       </label>`,
     )}
     <button class="primary">Send the results</button>
-    ${areAutomatic(calls, session.conversation.tools) ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
+    ${listAutomatic(calls, session.conversation.tools).length ? html`<button type="button" @click=${() => attempt(callTools(id))}>Call the tools</button>` : nothing}
   </form>`;
 }
 
@@ -197,9 +202,12 @@ async function useOther({ id, model }) {
   if (name) await regenerate(id, name);
 }
 
+/** @param {Message} message */
+const isSaid = ({ role, content }) => role === "assistant" && content !== "";
+
 /** @param {Message[]} messages */
 async function copy(messages) {
-  await copyText(messages.map((message) => message.content).filter(Boolean).join("\n\n"));
+  await copyText(messages.filter(isSaid).map((message) => message.content).join("\n\n"));
   showSuccess("Response copied.");
 }
 

@@ -1,5 +1,8 @@
 /** Files that go along with a message: pictures for models that see, and texts for all. */
 
+import { plural } from "../format.js";
+import { reach } from "../server.js";
+
 const MOST_TEXT_BYTES = 512 * 1024; // some 150,000 tokens, more than most contexts hold
 
 /** @type {WeakMap<object, string>} */
@@ -8,12 +11,19 @@ const urls = new WeakMap(); // file → address
 /**
  * Return a file as `{kind: "image", name, blob}` or `{kind: "text", name, text}`.
  *
- * Throws an error with a reason for the user if it is neither a picture nor a text.
+ * A PDF becomes a text. Throws an error with a reason for the user if it is neither a picture nor a text.
  * @param {File} file @returns {Promise<Attachment>}
  */
 export async function readFile(file) {
   if (isPicture(file)) return { kind: "image", name: file.name, blob: file };
-  return { kind: "text", name: file.name, text: await readText(file) };
+  try {
+    if (!isPdf(file)) return { kind: "text", name: file.name, text: await readText(file) };
+    const { readPdf } = await reach(import("./pdf.js"));
+    const { text, pages } = await readPdf(file, MOST_TEXT_BYTES);
+    return { kind: "text", name: `${file.name} (${plural(pages, "page")})`, text };
+  } catch (error) {
+    throw new Error(`cannot attach “${file.name}”: ${/** @type {Error} */ (error).message}`);
+  }
 }
 
 /** Return an address by which a picture can be shown. @param {{ blob: Blob }} file */
@@ -46,16 +56,17 @@ export function joinTexts(message, texts = []) {
 const isPicture = ({ type }) => type.startsWith("image/") && !type.startsWith("image/svg");
 
 /** @param {File} file */
+const isPdf = ({ name, type }) => type === "application/pdf" || /\.pdf$/i.test(name);
+
+/** @param {File} file */
 async function readText(file) {
-  /** @param {string} reason */
-  const refuse = (reason) => new Error(`cannot attach “${file.name}”: ${reason}`);
-  if (file.size > MOST_TEXT_BYTES) throw refuse("it has more than 512 KiB, too much for a message");
-  let text;
+  if (file.size > MOST_TEXT_BYTES) throw new Error("it has more than 512 KiB, too much for a message");
+  const data = await file.arrayBuffer();
   try {
-    text = new TextDecoder("utf-8", { fatal: true }).decode(await file.arrayBuffer());
+    const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
+    if (!text.includes("\0")) return text;
   } catch {
-    throw refuse("it is neither a picture nor a text in UTF-8; convert it into a text first");
+    // no UTF-8
   }
-  if (text.includes("\0")) throw refuse("it is neither a picture nor a text; convert it into a text first");
-  return text;
+  throw new Error("it is neither an image, a PDF nor a text in UTF-8; convert it into a text first");
 }

@@ -15,6 +15,7 @@ import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
 import { greeting, suggestions } from "./empty-chat.js";
+import { connectAll } from "./mcp.js";
 import { beginConversation, change, isWriting, openConversation, say, session, stop } from "./session.js";
 
 const NEAR_END_PX = 60;
@@ -35,13 +36,14 @@ class ChatPage extends View {
   /** @type {string | undefined} */ sought; // the turn to be scrolled to
   /** @type {Element | null} */ column = null;
   growing = new ResizeObserver(() => this.followEnd());
-  opening = false;
+  address = ""; // the one that is shown
   top = 0;
   panel = ""; // "list" or "settings": what lies beside the conversation, or on a phone over it
   atEnd = true;
 
   enter() {
     this.openAddress();
+    connectAll(); // a message waits for no server that has had time
     const { signal } = this.leaving;
     addEventListener("hashchange", () => this.openAddress().then(() => this.goOn()), { signal });
     addEventListener("keydown", (event) => this.press(/** @type {FieldEvent} */ (event)), { signal });
@@ -63,11 +65,11 @@ class ChatPage extends View {
     if (page !== "chat") return;
     if (this.panel === "list") this.panel = "";
     this.atEnd = true;
-    this.opening = true; // the address is ahead of what is shown
+    const { hash } = location;
     const at = query.get("at") ?? undefined;
     if (parts[0]) await attempt(openConversation(parts[0], at));
     else if (query.has("model") || !session.opened) beginConversation(query.get("model") ?? undefined);
-    this.opening = false;
+    this.address = hash;
     this.chooseModel();
     this.atEnd = !at;
     this.sought = at;
@@ -84,6 +86,7 @@ class ChatPage extends View {
   begin() {
     beginConversation(session.conversation.models[0]);
     history.pushState(null, "", linkTo("chat"));
+    this.address = location.hash;
     this.panel = narrow.matches ? "" : this.panel;
     return this.reach("message-form textarea");
   }
@@ -217,9 +220,10 @@ class ChatPage extends View {
       blind: blind.length ? `${blind.join(" and ")} cannot see images: choose another model, or remove them.` : "",
       used: this.measureContext(),
     });
-    const { page, parts } = readRoute();
-    if (page === "chat" && !this.opening && (parts[0] ?? "") !== conversation.id) {
+    // an address that the user has gone to meanwhile is opened next
+    if (location.hash === this.address && (readRoute().parts[0] ?? "") !== conversation.id) {
       history.replaceState(null, "", linkTo("chat", conversation.id || undefined));
+      this.address = location.hash;
     }
   }
 

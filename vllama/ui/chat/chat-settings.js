@@ -9,9 +9,10 @@ import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import { attempt } from "./answer-view.js";
-import { connectAll, listServers, storeServers } from "./mcp.js";
+import { connectAll } from "./mcp.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
 import { makeConversation } from "./shown.js";
+import { nameTool } from "./tools.js";
 
 /** @type {[string, string, number | undefined, number | undefined, number][]} */
 const SAMPLING = [
@@ -37,7 +38,6 @@ class ChatSettings extends View {
   /** @type {McpState[]} */ servers = [];
   /** @type {Record<string, string>} */ defaults = {}; // of the model: option → text
   asked = "";
-  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
 
   enter() {
     this.listen("presets", () => this.readPresets());
@@ -170,11 +170,6 @@ class ChatSettings extends View {
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(naming ? "[name=name]" : "select"))?.focus();
   }
 
-  rendered() {
-    this.afterwards?.();
-    this.afterwards = null;
-  }
-
   /** @param {FormEvent} event */
   async savePreset(event) {
     event.preventDefault();
@@ -209,16 +204,14 @@ class ChatSettings extends View {
 
   /** @param {McpState} state */
   switches({ server, tools, problem }) {
+    const { off = [] } = session.conversation;
     /** @param {string} name */
-    const toggle = (name) => {
-      const off = server.off.includes(name) ? server.off.filter((one) => one !== name) : [...server.off, name];
-      storeServers(listServers().map((one) => (one.url === server.url ? { ...one, off } : one)));
-    };
+    const toggle = (name) => this.set({ off: off.includes(name) ? off.filter((one) => one !== name) : [...off, name] });
     return html`<fieldset class="switches">
       <legend>Tools of ${server.name}</legend>
       ${problem ? html`<p class="wide error">${problem}</p>` : nothing}
-      ${tools.map(({ name, description }) => html`<label class="check wide" title=${description}>
-        <input type="checkbox" .checked=${!server.off.includes(name)} @change=${() => toggle(name)} /> ${name}</label>`)}
+      ${tools.map((tool) => html`<label class="check wide" title=${tool.description}>
+        <input type="checkbox" .checked=${!off.includes(nameTool(server, tool))} @change=${() => toggle(nameTool(server, tool))} /> ${tool.name}</label>`)}
     </fieldset>`;
   }
 
@@ -235,10 +228,10 @@ class ChatSettings extends View {
 }
 
 /** Return what a preset has of these values. @param {ChatValues} values @returns {ChatValues} */
-const pick = ({ system, think, tools, options }) => ({ system, think, tools, options });
+const pick = ({ system, think, tools, off, options }) => ({ system, think, tools, off, options });
 
 /** Return these values as a text that is the same for the same values. @param {ChatValues} values */
-const write = ({ system, think, tools, options = {} }) => JSON.stringify([system, think, tools, Object.entries(options).sort()]);
+const write = ({ system, think, tools, off = [], options = {} }) => JSON.stringify([system, think, tools, off.toSorted(), Object.entries(options).sort()]);
 
 /** Return the parameters of a model, which are lines of a name and a value. @returns {Record<string, string>} */
 function readParameters(text = "") {

@@ -14,7 +14,6 @@ const LONG = { letters: 2000, lines: 30 }; // a message beyond it is folded
 
 class ChatTurn extends View {
   /** @type {TurnItem | null} */ #item = null;
-  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
   editing = ""; // the id of the turn or the answer that is edited
   unfolded = false;
   wasWriting = false;
@@ -117,11 +116,6 @@ class ChatTurn extends View {
     this.editing = "";
     this.update();
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-edits="${edited}"]`))?.focus();
-  }
-
-  rendered() {
-    this.afterwards?.();
-    this.afterwards = null;
   }
 
   /** @param {FieldEvent} event */

@@ -10,6 +10,7 @@ import { plural } from "../format.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
+import { attempt } from "./answer-view.js";
 import { exportAll, exportMarkdown, exportOne, importFile } from "./export.js";
 import { beginConversation, find, remove, rename, session } from "./session.js";
 
@@ -23,7 +24,6 @@ class ConversationList extends View {
   /** @type {Map<string, string> | null} */ found = null; // ids of conversations whose texts have the words → the branch that has them
   open = ""; // the conversation whose actions are shown
   renaming = "";
-  /** @type {(() => void) | null} */ afterwards = null; // the next rendering
   /** @type {AbortController | null} */ searching = null;
 
   template() {
@@ -66,8 +66,8 @@ class ConversationList extends View {
       ${id === this.open
         ? html`<div class="actions">
             <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
-            <button class="quiet" title="Export as Markdown" @click=${() => this.attempt(exportMarkdown(id))}>Markdown</button>
-            <button class="quiet" title="Export as JSON" @click=${() => this.attempt(exportOne(id))}>JSON</button>
+            <button class="quiet" title="Export as Markdown" @click=${() => attempt(exportMarkdown(id))}>Markdown</button>
+            <button class="quiet" title="Export as JSON" @click=${() => attempt(exportOne(id))}>JSON</button>
             <button class="quiet bad" @click=${() => this.discard([id], `“${title}”`)}>Delete</button>
           </div>`
         : nothing}
@@ -80,7 +80,7 @@ class ConversationList extends View {
       <summary>Import and export</summary>
       <label class="button">Import<input class="hidden" type="file" accept=".json" @change=${this.import} /></label>
       ${list.length
-        ? html`<button @click=${() => this.attempt(exportAll())}>Export all</button>
+        ? html`<button @click=${() => attempt(exportAll())}>Export all</button>
             <button class="danger" @click=${() => this.discard(list.map(({ id }) => id), plural(list.length, "conversation"))}>Delete all</button>`
         : nothing}
     </details>`;
@@ -145,25 +145,20 @@ class ConversationList extends View {
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-id="${id}"]`))?.focus();
   }
 
-  rendered() {
-    this.afterwards?.();
-    this.afterwards = null;
-  }
-
   /** @param {FormEvent} event @param {string} id */
   rename(event, id) {
     event.preventDefault();
     const title = String(new FormData(event.target).get("title")).trim();
     if (this.renaming !== id || !title) return;
     this.endRenaming(id);
-    this.attempt(rename(id, title));
+    attempt(rename(id, title));
   }
 
   /** @param {FieldEvent} event */
   async import(event) {
     const [file] = event.target.files ?? [];
     event.target.value = "";
-    if (file) await this.attempt(importFile(file).then((done) => showSuccess(describeImport(done))));
+    if (file) await attempt(importFile(file).then((done) => showSuccess(describeImport(done))));
   }
 
   /** @param {string[]} ids @param {string} what */
@@ -173,16 +168,7 @@ class ConversationList extends View {
       text: "Conversations exist only in this browser, so they cannot be restored.",
       action: "Delete",
     });
-    if (sure) await this.attempt(remove(ids));
-  }
-
-  /** @param {Promise<unknown>} work */
-  async attempt(work) {
-    try {
-      await work;
-    } catch (error) {
-      showError(error);
-    }
+    if (sure) await attempt(remove(ids));
   }
 }
 

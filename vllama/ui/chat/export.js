@@ -14,7 +14,7 @@ const FORMAT = 2; // 1 had no branches, and its pictures as data URLs
 const FORMS = {
   1: { id: "", title: "", updated: 0, models: [""], turns: [{ text: "", images: [""], answers: [[{ role: "" }]] }] },
   2: {
-    id: "", title: "", updated: 0, models: [""],
+    id: "", title: "", updated: 0, models: [""], off: [""],
     turns: [{ id: "", after: [""], at: 0, text: "", files: [""] }],
     answers: [{ id: "", turn: "", pane: 0, model: "", at: 0, saved: 0, state: "", messages: [{ role: "", content: "" }] }],
     files: [{ id: "", kind: "", name: "" }],
@@ -57,7 +57,7 @@ export async function importFile(file) {
   if (!FORMS[format]) throw refuse("a newer version of this page has written it");
   const conversations = read.conversations.map((/** @type {any} */ one, /** @type {number} */ index) => {
     try {
-      if (hasForm(one, FORMS[format]) && isToolList(one.tools)) return format === FORMAT ? decode(one) : convert(one, newId);
+      if (hasForm(one && { off: [], ...one }, FORMS[format]) && isToolList(one.tools)) return format === FORMAT ? decode(one) : convert(one, newId);
     } catch {
       // a picture that is none
     }

@@ -9,9 +9,9 @@ import { ServerError } from "../server.js";
 
 const SERVERS = "mcp-servers"; // in localStorage
 const VERSION = "2025-06-18";
-const LIMITS = { bytes: 8_000_000, result: 65_536, tools: 200, listMs: 10_000, callMs: 300_000, freshMs: 300_000 };
+const LIMITS = { bytes: 8_000_000, result: 65_536, tools: 200, listMs: 10_000, callMs: 300_000, freshMs: 300_000, retryMs: 10_000 };
 
-/** @type {Map<string, Promise<McpConnection>>} */
+/** @type {Map<string, { made: Promise<McpConnection>, since: number, until: number }>} */
 const connections = new Map(); // by server, as JSON
 /** @type {Set<string>} */
 const blocked = new Set(); // origins that the policy of the page does not allow
@@ -27,17 +27,17 @@ export function storeServers(servers) {
   changes.dispatchEvent(new Event("tools"));
 }
 
-/** Connect to all servers, and return each with its tools, or with the problem that it has. @returns {Promise<McpState[]>} */
-export const connectAll = () =>
-  Promise.all(listServers().map((server) => connect(server).then(
+/** Connect to all servers, and return each with its tools, or with the problem that it has, such as no answer in time. @returns {Promise<McpState[]>} */
+export const connectAll = (patienceMs = LIMITS.listMs) =>
+  Promise.all(listServers().map((server) => wait(connect(server), patienceMs).then(
     ({ tools }) => ({ server, tools, problem: "" }),
-    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.message}` }),
+    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.name === "TimeoutError" ? "it has not answered in time" : error.message}` }),
   )));
 
 /** Call a tool; return its result as text, also when that is an error. @param {McpServer} server @param {string} name @param {unknown} given @param {AbortSignal} signal */
 export async function callTool(server, name, given, signal) {
   const both = AbortSignal.any([signal, AbortSignal.timeout(LIMITS.callMs)]);
-  const call = async () => exchange(await connect(server), "tools/call", { name, arguments: given }, both);
+  const call = async () => exchange(await connect(server).made, "tools/call", { name, arguments: given }, both);
   try {
     const { content = [], isError } = await call().catch((error) => {
       connections.delete(keyOf(server));
@@ -56,21 +56,29 @@ export async function callTool(server, name, given, signal) {
 /** @param {McpServer} server */
 const keyOf = ({ url, token }) => JSON.stringify([url, token]);
 
-/** Return the connection to a server; its tools are asked for again after a while. @param {McpServer} server */
+/** Return the connection to a server, or the attempt; its tools are asked for again after a while. @param {McpServer} server */
 function connect(server) {
-  const key = keyOf(server);
-  const made = connections.get(key) ?? open(server);
-  connections.set(key, made);
-  const forget = () => connections.get(key) === made && connections.delete(key);
-  made.then(({ at }) => Date.now() - at > LIMITS.freshMs && forget(), forget);
-  return made;
+  const known = connections.get(keyOf(server));
+  const since = Date.now();
+  if (known && since < known.until) return known;
+  const made = open(server);
+  const connection = { made, since, until: since + LIMITS.freshMs };
+  made.catch(() => (connection.until = Date.now() + LIMITS.retryMs));
+  connections.set(keyOf(server), connection);
+  return connection;
+}
+
+/** Return a connection that is made within a time from its beginning. @param {ReturnType<typeof connect>} connection @param {number} patienceMs @returns {Promise<McpConnection>} */
+function wait({ made, since }, patienceMs) {
+  const late = new DOMException("", "TimeoutError");
+  return Promise.race([made, new Promise((_, reject) => setTimeout(reject, since + patienceMs - Date.now(), late))]);
 }
 
 /** @param {McpServer} server @returns {Promise<McpConnection>} */
 async function open(server) {
   const signal = AbortSignal.timeout(LIMITS.listMs);
   /** @type {McpConnection} */
-  const connection = { server, at: Date.now(), session: "", version: "", tools: [] };
+  const connection = { server, session: "", version: "", tools: [] };
   const clientInfo = { name: "vllama", version: state.version || "0" };
   const { protocolVersion } = await exchange(connection, "initialize", { protocolVersion: VERSION, capabilities: {}, clientInfo }, signal);
   connection.version = protocolVersion;

@@ -11,6 +11,7 @@ const LONG_PASTE = 4000; // letters: more becomes a file, so that the message ca
 
 class MessageForm extends View {
   problem = ""; // why a file is not attached, or the message not sent
+  reading = ""; // the name of a file that is read now
   /** @type {FormState} */ about = { conversation: null, busy: false, blind: "", used: null };
 
   enter() {
@@ -37,7 +38,10 @@ class MessageForm extends View {
     const { busy, blind, used } = this.about;
     const note = blind && this.files.some(({ kind }) => kind === "image") ? blind : "";
     return html`<form @submit=${this.submit}>
-      ${this.files.length ? html`<div class="files">${this.files.map((file) => this.preview(file))}</div>` : nothing}
+      ${this.files.length || this.reading
+        ? html`<div class="files">${this.files.map((file) => this.preview(file))}
+            ${this.reading ? html`<span class="preview" role="status"><span class="name">Reading ${this.reading} …</span></span>` : nothing}</div>`
+        : nothing}
       <p class="error" role="alert" ?hidden=${!this.problem && !note}>${this.problem} ${note}</p>
       <label>
         <span class="hidden">Message</span>
@@ -45,7 +49,7 @@ class MessageForm extends View {
           dir="auto" @keydown=${this.press} @input=${this.keepDraft}></textarea>
       </label>
       <div class="tools">
-        <label class="button quiet" title="Attach images or text files"
+        <label class="button quiet" title="Attach images, PDF or text files"
           >${icon("attach")}<span class="hidden">Attach</span>
           <input class="hidden" type="file" multiple @change=${this.pick} />
         </label>
@@ -133,6 +137,7 @@ class MessageForm extends View {
   submit(event) {
     event.preventDefault();
     if (this.isEmpty) return;
+    if (this.reading) return this.say(`“${this.reading}” is still being read. Send the message when it is attached.`);
     if (this.about.busy) return this.say("A response is still being generated. Wait for it to finish, or stop it (Escape).");
     const detail = { text: this.area.value, files: this.files };
     this.area.value = "";
@@ -180,12 +185,15 @@ class MessageForm extends View {
     const problems = [];
     for (const file of [...(files ?? [])]) {
       try {
+        this.reading = file.name;
+        this.update();
         const read = await readFile(file);
         keepFiles(id, [...readFiles(id), read]);
       } catch (error) {
         problems.push(/** @type {Error} */ (error).message);
       }
     }
+    this.reading = "";
     this.problem = problems.join("; ");
     this.update();
   }

@@ -7,7 +7,7 @@ import { deleteConversations, Gone, storeRecords, watchDatabase } from "./store.
 import { tell } from "./tabs.js";
 
 const SAVE_MS = 1000; // a growing answer is saved this often
-const LEFT = "left-answers"; // in sessionStorage, from one page of this tab to the next
+const LEFT = "left-records"; // in sessionStorage, from one page of this tab to the next
 /** @type {Record<string, string>} */
 const TEXTS = {
   full: "This browser is out of storage, so new messages are not saved. Export this conversation, or delete others.",
@@ -95,9 +95,10 @@ addEventListener("visibilitychange", () => {
 
 // The tab may be closed now, and no transaction would be completed: a reload stores what is left here.
 addEventListener("pagehide", () => {
-  if (!growing.size) return;
+  for (const answer of growing.keys()) waiting.set(answer.conversation, merge(waiting.get(answer.conversation), { answers: [answer] }));
+  if (!waiting.size) return;
   try {
-    sessionStorage.setItem(LEFT, JSON.stringify([...growing.keys()]));
+    sessionStorage.setItem(LEFT, JSON.stringify([...waiting], (_, value) => (Array.isArray(value) ? value.filter((one) => !one?.blob) : value)));
   } catch {
     // too long: what was saved within the last second is there
   }
@@ -105,13 +106,13 @@ addEventListener("pagehide", () => {
 
 addEventListener("pageshow", (event) => event.persisted && sessionStorage.removeItem(LEFT)); // it goes on
 
-/** Store the answers that were being written before a reload, and return them. */
+/** Store what was not stored before a reload, but for images, and return the answers that were being written. */
 export async function restoreLeft() {
-  /** @type {AnswerRecord[]} */
+  /** @type {[string, Records][]} */
   const left = JSON.parse(sessionStorage.getItem(LEFT) ?? "[]");
   sessionStorage.removeItem(LEFT);
-  await Promise.all(left.map((answer) => keep(answer.conversation, { answers: [answer] }).catch(() => {})));
-  return left;
+  await Promise.all(left.map(([id, records]) => keep(id, records).catch(() => {})));
+  return left.flatMap(([, { answers = [] }]) => answers).filter(({ state }) => state === "writing");
 }
 
 /** @param {any} error */

@@ -231,8 +231,8 @@ async function request(answer) {
   const history = listHistory(session.path.slice(0, step + 1), answer.pane);
   /** @type {Exchange} */ (history.at(-1)).answer = answer;
   const { files } = session;
-  const makeBody = async () => makeRequest(conversation, answer.model, history, files, await findTools(answer.model, conversation.tools));
-  await write(answer, makeBody, (options) => useTools(answer, conversation.tools, options));
+  const makeBody = async () => makeRequest(conversation, answer.model, history, files, await findTools(answer.model, conversation));
+  await write(answer, makeBody, (options) => useTools(answer, conversation, options));
 }
 
 /** Change fields of the conversation that is shown, and store them with new records. @param {Partial<Conversation>} fields @param {Records} records */

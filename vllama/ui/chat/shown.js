@@ -31,7 +31,7 @@ export const session = {
 /** Return a new conversation; it gets its id with its first message. @param {string} [model] @returns {Conversation} */
 export function makeConversation(model) {
   const models = [model ?? localStorage.getItem(LAST_MODEL) ?? ""];
-  return { id: "", title: "New conversation", titled: false, models, system: "", think: "", tools: "", options: {}, head: null };
+  return { id: "", title: "New conversation", titled: false, models, system: "", think: "", tools: "", off: [], options: {}, head: null };
 }
 
 /** Remember the model for new conversations. @param {string} model */

@@ -6,13 +6,13 @@
  * touches what another tab has written. Every function here is one transaction.
  *
  * conversations  id, title, titled (the user named it), created, updated, models, system, think, tools,
- *                options, head: {turn, answers} (the end of the branch that is shown)
+ *                off (tools of MCP servers), options, head: {turn, answers} (the end of the branch that is shown)
  * turns          id, conversation, after (ids of answers, one per pane; [] at the beginning), at, text, files (ids)
  * answers        id, conversation, turn, pane, model, at, saved, error, messages,
  *                state: writing, done, stopped, failed, broken (its page was closed),
  *                stream: {id, at, since} (the id of its request, the bytes that were read, the start)
  * files          id, conversation, kind (image, text), name, blob or text
- * presets        id, name, system, think, tools, options
+ * presets        id, name, system, think, tools, off, options
  */
 
 import { convertAll } from "./takeover.js";

@@ -8,26 +8,37 @@ import { callTool, connectAll, listServers } from "./mcp.js";
 
 const ALLOWED = "mcp-allowed"; // in localStorage: [conversation, tool] of the newest "always"
 const MOST_ALLOWED = 200;
+const PATIENCE_MS = 2000; // of a message, with a server that does not answer: its tools come with a later one
 
 /** What is asked of the user, or called, for an answer that is being written. @type {Map<string, ToolQuestion>} */
 export const pending = new Map();
 
-/** Tell whether calls are for MCP servers: the results of other tools, the user enters. @param {ToolCall[]} calls @param {string} own the user's tools, as JSON */
-export const areAutomatic = (calls, own) => calls.length > 0 && listServers().length > 0 && !calls.some((call) => readNames(own).includes(call.function.name));
+/** Return those calls that are for MCP servers: the results of other tools, the user enters. @param {ToolCall[]} calls @param {string} own the user's tools, as JSON */
+export const listAutomatic = (calls, own) => (listServers().length ? calls.filter((call) => !readNames(own).includes(call.function.name)) : []);
+
+/** Return the calls of the last message of a model that have no result yet. @param {Message[]} messages */
+export function listOpen(messages) {
+  const asking = messages.findLastIndex(({ role }) => role === "assistant");
+  const given = messages.slice(asking + 1).map((message) => message.tool_name);
+  return (messages[asking]?.tool_calls ?? []).filter(({ function: { name } }) => !given.includes(name) || !given.splice(given.indexOf(name), 1));
+}
+
+/** Return how a tool is known to a conversation. @param {McpServer} server @param {McpTool} tool */
+export const nameTool = (server, { name }) => `${server.name}: ${name}`;
 
 /** @param {string} own @returns {string[]} */
 const readNames = (own) => (own ? JSON.parse(own) : []).map((/** @type {any} */ tool) => tool.function?.name);
 
-/** Return the tools that a model is offered, by the names that it sees. @param {string} model @param {string} own */
-export async function findTools(model, own) {
+/** Return the tools that a model is offered, by the names that it sees. @param {string} model @param {ChatValues} values */
+export async function findTools(model, { tools: own, off = [] }) {
   /** @type {Map<string, McpChoice>} */
   const found = new Map();
   const capabilities = listCapabilities(model);
   if (capabilities.length && !capabilities.includes("tools")) return found;
   const taken = readNames(own);
-  for (const { server, tools, problem } of await connectAll()) {
+  for (const { server, tools, problem } of await connectAll(PATIENCE_MS)) {
     if (problem) showError(new Error(problem));
-    for (const tool of tools.filter(({ name }) => !server.off.includes(name))) {
+    for (const tool of tools.filter((one) => !off.includes(nameTool(server, one)))) {
       const plain = tool.name.replace(/[^\w-]/g, "_").slice(0, 60);
       let name = plain;
       for (let number = 2; found.has(name) || taken.includes(name); number++) name = `${plain}_${number}`;
@@ -39,13 +50,13 @@ export async function findTools(model, own) {
 
 /**
  * Call what the last message of an answer asks for, once the user allows it, and add the results and an
- * empty message to the answer. Return false if the user has to enter results, or has stopped it.
- * @param {AnswerRecord} answer @param {string} own @param {{ signal: AbortSignal, onChange: () => void }} options
+ * empty message to the answer. Return false if the user has to enter other results, or has stopped it.
+ * @param {AnswerRecord} answer @param {ChatValues} values @param {{ signal: AbortSignal, onChange: () => void }} options
  */
-export async function useTools(answer, own, { signal, onChange }) {
-  const calls = answer.messages.at(-1)?.tool_calls ?? [];
-  if (!areAutomatic(calls, own)) return false;
-  const tools = await findTools(answer.model, own);
+export async function useTools(answer, values, { signal, onChange }) {
+  const calls = listAutomatic(listOpen(answer.messages), values.tools);
+  if (!calls.length) return false;
+  const tools = await findTools(answer.model, values);
   const results = [];
   for (const { function: { name, arguments: given } } of calls) {
     const choice = tools.get(name);
@@ -58,7 +69,9 @@ export async function useTools(answer, own, { signal, onChange }) {
     pending.delete(answer.id);
   }
   if (signal.aborted) return false;
-  answer.messages.push(...results, makeMessage());
+  answer.messages.push(...results);
+  if (listOpen(answer.messages).length) return false;
+  answer.messages.push(makeMessage());
   answer.stream = makeStream();
   onChange();
   return true;

@@ -29,7 +29,7 @@ export async function write(answer, makeBody, callTools) {
   let end = { state: "done", error: "" };
   for (let step = 0; ; step++) {
     const last = /** @type {GrowingMessage} */ (answer.messages.at(-1));
-    const isAnswered = step === 0 && last.tool_calls.length && (makeBody || last.stats.done); // its tools come first
+    const isAnswered = step === 0 && last.tool_calls?.length && (makeBody || last.stats.done); // its tools come first
     if (!isAnswered) end = await streamAnswer(makeBody, last, { stream: answer.stream, signal, onChange });
     if (end.state !== "done" || step === MOST_STEPS || !(await callTools?.({ signal, onChange }))) break;
   }

@@ -2,9 +2,9 @@
 
 import { clock } from "../format.js";
 
-const HOUR_S = 3600;
 const SHORTEST_S = 300;
 const HEIGHT = 170;
+const TIME_STEPS = [1, 5, 10, 30, 60, 120, 240, 480].map((minutes) => minutes * 60); // labels have minutes
 const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
 
 await loadScript(new URL("../vendor/uplot/uPlot.iife.min.js", import.meta.url)); // sets globalThis.uPlot
@@ -17,6 +17,7 @@ class TimeChart extends HTMLElement {
   /** @type {string[]} */ series = [];
   /** @type {Format} */ format = String;
   dots = false;
+  range = 0; // seconds
   /** @type {number[] | undefined} */ steps = undefined;
   /** @type {Mark[]} */ marks = [];
 
@@ -76,9 +77,9 @@ class TimeChart extends HTMLElement {
         ...this.size(),
         cursor: { y: false, drag: { x: false } },
         legend: { live: true },
-        scales: { x: { range: () => listRange(this.data?.[0] ?? []) }, y: { range: fromZero } },
+        scales: { x: { range: () => listRange(this.data?.[0] ?? [], this.range) }, y: { range: fromZero } },
         axes: [
-          { ...axis, size: 28, values: (_, values) => values.map(hoursAndMinutes) },
+          { ...axis, size: 28, incrs: TIME_STEPS, values: (_, values) => values.map(hoursAndMinutes) },
           { ...axis, size: 64, incrs: this.steps, values: (_, values) => values.map(this.format) },
         ],
         series: [
@@ -87,6 +88,7 @@ class TimeChart extends HTMLElement {
             label,
             stroke: color(STROKES[index]),
             width: 1.5,
+            fill: this.dots || index ? undefined : `${color(STROKES[index])}22`,
             dash: index === 2 ? [4, 3] : undefined, // colors are not the only difference
             spanGaps: false,
             points: { show: this.dots, size: 5, fill: color(STROKES[index]) },
@@ -121,11 +123,11 @@ class TimeChart extends HTMLElement {
   }
 }
 
-/** Return what the time axis shows: the last hour, or less as long as less is known. @param {number[]} times @returns {[number, number]} */
-function listRange(times) {
+/** Return what the time axis shows: the last seconds, or less as long as less is known. @param {number[]} times @param {number} most @returns {[number, number]} */
+function listRange(times, most) {
   const now = Date.now() / 1000;
   const known = Math.max(now - (times[0] ?? now), SHORTEST_S);
-  return [now - Math.min(known, HOUR_S), now];
+  return [now - Math.min(known, most), now];
 }
 
 /** @param {number} time */

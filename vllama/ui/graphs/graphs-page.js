@@ -1,15 +1,21 @@
-/** Graphs: the last hour as curves, and the same numbers as a table. */
+/** Graphs: the last minutes or hours as curves, and the same numbers as a table. */
 
 import "./chart.js";
 import { clock, count, duration, memorySize, rate } from "../format.js";
 import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
+import { showError } from "../parts/notices.js";
 import { poolTitle } from "../models/memory-overview.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
+import { ask } from "../server.js";
 import { View } from "../view.js";
 
-const STEP_S = 60; // of a row in the table
+const HOUR_S = 3600;
+/** @type {[string, number][]} */
+const RANGES = [["5 minutes", 300], ["1 hour", HOUR_S], ["6 hours", 6 * HOUR_S], ["24 hours", 24 * HOUR_S]];
+const MOST_ROWS = 60; // of the table
+const REFRESH_MS = 1_800_000; // the event stream has the last hour
 const MOST_LINES = 4; // as many colors there are
 const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
 
@@ -17,16 +23,60 @@ class GraphsPage extends View {
   static topics = ["samples", "marks", "connection"];
 
   /** @type {Chart[]} */ charts = [];
+  /** @type {Sample[]} */ samples = []; // those of the range
+  /** @type {Mark[]} */ marks = [];
+  /** @type {Pick<State, "samples" | "marks">} */ day = { samples: [], marks: [] }; // by the minute
+  range = HOUR_S;
+
+  enter() {
+    this.every(REFRESH_MS, () => this.choose(this.range));
+  }
+
+  /** @param {number} range */
+  choose(range) {
+    this.range = range;
+    this.update();
+    if (range > HOUR_S) this.readDay();
+  }
+
+  async readDay() {
+    try {
+      this.day = await ask("api/samples");
+    } catch (error) {
+      showError(error);
+    }
+    this.update();
+  }
+
+  /** Take what is in the range, and the sample before: it holds until the first of them. */
+  select() {
+    const since = Date.now() / 1000 - this.range;
+    const all = this.join(this.day.samples, state.samples);
+    const first = all.findIndex(({ time }) => time > since);
+    this.samples = all.slice(first < 0 ? -1 : Math.max(0, first - 1));
+    this.marks = this.join(this.day.marks, state.marks).filter(({ time }) => time > since);
+  }
+
+  /** Return the rows of the event stream, for a long range after the older ones of the day. @template {{ time: number }} Row @param {Row[]} day @param {Row[]} live */
+  join(day, live) {
+    return this.range > HOUR_S ? [...day.filter(({ time }) => time < (live[0]?.time ?? Infinity)), ...live] : live;
+  }
 
   template() {
-    this.charts = mayNotRead() ? [] : listCharts();
+    this.select();
+    this.charts = mayNotRead() ? [] : listCharts(this.samples);
     if (mayNotRead()) {
       return html`<h1>Graphs</h1>
         <p class="muted">Only keys with the scope <code>read</code> can see graphs.</p>`;
     }
     return html`
-      <h1>Graphs <span class="muted">of the last hour</span></h1>
-      ${state.samples.length
+      <div class="row">
+        <h1 class="grow">Graphs</h1>
+        <div class="ranges" role="group" aria-label="Time shown">
+          ${RANGES.map(([name, range]) => html`<button aria-pressed=${range === this.range} @click=${() => this.choose(range)}>${name}</button>`)}
+        </div>
+      </div>
+      ${this.samples.length
         ? nothing
         : html`<p class="muted">No samples yet. The first one appears within a few seconds.</p>`}
       <div class="charts">
@@ -46,7 +96,7 @@ class GraphsPage extends View {
   }
 
   rendered() {
-    const times = state.samples.map((sample) => sample.time);
+    const times = this.samples.map((sample) => sample.time);
     this.querySelectorAll("time-chart").forEach((chart, index) => {
       const { lines, format, dots, steps } = this.charts[index];
       const series = lines.map((line) => line.label);
@@ -55,18 +105,20 @@ class GraphsPage extends View {
         chart.plot?.destroy();
         chart.plot = null;
       }
-      chart.show([times, ...lines.map((line) => line.values)], state.marks);
+      chart.range = this.range;
+      chart.show([times, ...lines.map((line) => line.values)], this.marks);
     });
   }
 
   markTable() {
-    if (!state.marks.length) return nothing;
+    const { marks } = this;
+    if (!marks.length) return nothing;
     return html`<section aria-labelledby="marks-title">
       <h2 id="marks-title">Loads and evictions</h2>
       <table class="cards marks">
         <thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Model</th><th scope="col">Why</th></tr></thead>
         <tbody>
-          ${state.marks.toReversed().map(
+          ${marks.toReversed().map(
             (mark) => html`<tr>
               <th scope="row">${clock(mark.time)}</th>
               <td data-label="What">${badge(mark.kind)}</td>
@@ -80,19 +132,20 @@ class GraphsPage extends View {
   }
 
   numberTable() {
-    if (!state.samples.length) return nothing;
+    const { samples } = this;
+    if (!samples.length) return nothing;
     const columns = this.charts.flatMap(({ title, lines, format }) =>
       lines.map((line) => ({ name: `${title}: ${line.label}`, values: line.values, format })),
     );
     return html`<details>
-      <summary>Values by minute</summary>
-      <div class="scroll" tabindex="0" role="region" aria-label="Values of the last hour">
+      <summary>Values</summary>
+      <div class="scroll" tabindex="0" role="region" aria-label="Values of the time shown">
         <table class="plain">
           <thead><tr><th scope="col">Time</th>${columns.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
           <tbody>
-            ${listMinutes().map(
+            ${thin(samples, this.range / MOST_ROWS).map(
               (index) => html`<tr>
-                <th scope="row">${clock(state.samples[index].time)}</th>
+                <th scope="row">${clock(samples[index].time)}</th>
                 ${columns.map(({ values, format }) => html`<td class="number">${show(values[index], format)}</td>`)}
               </tr>`,
             )}
@@ -103,11 +156,11 @@ class GraphsPage extends View {
   }
 }
 
-/** Return what is drawn: title, lines (label, values) and how a value is written. @returns {Chart[]} */
-function listCharts() {
+/** Return what is drawn: title, lines (label, values) and how a value is written. @param {Sample[]} samples @returns {Chart[]} */
+function listCharts(samples) {
   /** @type {LineMaker} */
-  const line = (label, read) => ({ label, values: state.samples.map((one) => read(one) ?? null) });
-  const pools = [...new Set(state.samples.flatMap((one) => Object.keys(one.memory ?? {})))];
+  const line = (label, read) => ({ label, values: samples.map((one) => read(one) ?? null) });
+  const pools = [...new Set(samples.flatMap((one) => Object.keys(one.memory ?? {})))];
   return [
     { title: "Tokens per second", format: rate, lines: [line("tokens/s", (one) => one.tokens_per_s)] },
     { title: "Time to first token", format: duration, dots: true, lines: [line("time to first token", (one) => one.first_token_s)] },
@@ -116,7 +169,7 @@ function listCharts() {
       format: count,
       lines: [line("running", (one) => one.requests), line("waiting", (one) => one.queued)],
     },
-    ...listMachineCharts(line),
+    ...listMachineCharts(samples, line),
     ...pools.map((pool) => ({
       title: `Memory, ${poolTitle(pool)}`,
       format: memorySize,
@@ -130,9 +183,9 @@ function listCharts() {
   ];
 }
 
-/** Return the charts of what the machine does, as far as it tells. @param {LineMaker} line @returns {Chart[]} */
-function listMachineCharts(line) {
-  const names = [...new Set(state.samples.flatMap((one) => Object.keys(one.machine?.gpus ?? {})))].sort();
+/** Return the charts of what the machine does, as far as it tells. @param {Sample[]} samples @param {LineMaker} line @returns {Chart[]} */
+function listMachineCharts(samples, line) {
+  const names = [...new Set(samples.flatMap((one) => Object.keys(one.machine?.gpus ?? {})))].sort();
   /** @param {string} name */
   const label = (name) => (names.length > 1 ? poolTitle(name) : "GPU");
   /** @param {string} title @param {"use" | "temperature_c" | "power_w"} key @param {Format} format */
@@ -165,10 +218,10 @@ function summarize(lines, format) {
     .join("; ");
 }
 
-/** Return the indices of the newest sample of each minute, newest first. */
-function listMinutes() {
-  const minutes = new Map(state.samples.map((one, index) => [Math.floor(one.time / STEP_S), index]));
-  return [...minutes.values()].reverse();
+/** Return the indices of the newest sample of each step, newest first. @param {Sample[]} samples @param {number} stepS */
+function thin(samples, stepS) {
+  const steps = new Map(samples.map((one, index) => [Math.floor(one.time / stepS), index]));
+  return [...steps.values()].reverse();
 }
 
 /** @param {number | null | undefined} value @param {Format} format */

@@ -51,7 +51,7 @@ class McpServers extends View {
     const data = new FormData(event.target);
     const [name, url, token] = ["name", "url", "token"].map((field) => String(data.get(field)).trim());
     event.target.reset();
-    storeServers([...listServers().filter((one) => one.url !== url), { name, url, token, off: [] }]);
+    storeServers([...listServers().filter((one) => one.url !== url), { name, url, token }]);
   }
 }
 

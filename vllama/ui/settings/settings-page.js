@@ -45,7 +45,7 @@ class SettingsPage extends View {
       return html`<h1>Settings</h1>
         <p class="muted" role="status">${problem || "Loading …"}</p>
         ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}
-        <mcp-servers></mcp-servers>`;
+        ${problem ? html`<mcp-servers></mcp-servers>` : nothing}`;
     }
     const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter));
     const groups = [...new Set(shown.map(({ group }) => group))];
