@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-tools test-slow test-vllm test-engines test-clients test-cluster test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-tools test-slow test-vllm test-engines test-clients test-cluster test-kubernetes test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(ENVS)/llama-server $(STAMPS)/model
@@ -138,6 +138,11 @@ soak: $(STAMPS)/dev
 MINUTES ?= 20
 test-cluster: $(STAMPS)/dev
 	$(BIN)/python -m tests.cluster.storm --seconds $$(($(MINUTES) * 60)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+
+# The chart on a real Kubernetes, which KUBECONFIG names and which can run IMAGE; ARGS="-- --set …" goes to helm.
+IMAGE ?= vllama:0.2.0
+test-kubernetes: $(STAMPS)/dev $(STAMPS)/helm
+	$(BIN)/python -m tests.deploy.kubernetes --image $(IMAGE) $(ARGS)
 
 # a real llama-server, killed at random tokens: every answer has to be whole; TOGETHER=4: beside others
 KILLS ?= 300

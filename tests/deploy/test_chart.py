@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import jsonschema
 import pytest
 import yaml
 
@@ -41,10 +42,10 @@ def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([program, *words], capture_output=True, text=True, check=False)
 
 
-def render(values: Path) -> str:
+def render(values: Path, *words: str) -> str:
     done = helm(
         "template", "here", CHART, "--kube-version", "1.34.0", "--values", values,
-        "--namespace", "models",
+        "--namespace", "models", *words,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -55,15 +56,35 @@ def read(text: str) -> dict[str, dict]:
     return {item["kind"]: item for item in yaml.safe_load_all(text) if item}
 
 
+SCHEMAS = HERE / "schemas"
+FOREIGN = {"ServiceMonitor", *(file.stem for file in SCHEMAS.iterdir())}
+"""Objects of others, which Kubernetes does not know."""
+
+
 def validate(text: str, folder: Path) -> None:
-    """Check all objects but those of an operator, which Kubernetes does not know."""
-    known = [x for x in yaml.safe_load_all(text) if x and x["kind"] != "ServiceMonitor"]
+    """Check all objects that Kubernetes knows, and those of Gateway API by their schemas."""
+    items = [item for item in yaml.safe_load_all(text) if item]
+    for item in items:
+        if (schema := SCHEMAS / f"{item['kind']}.json").exists():
+            jsonschema.validate(item, json.loads(schema.read_text()))
+    known = [item for item in items if item["kind"] not in FOREIGN]
     built = folder / "built.yaml"
     built.write_text(yaml.safe_dump_all(known))
     done = subprocess.run(
         [BIN / "kubernetes-validate", "--strict", built], capture_output=True, text=True, check=True
     )
     assert (done.stdout + done.stderr).count("passed") == len(known)
+
+
+def find(text: str, kind: str, part: str = "") -> dict:
+    """Return the only object of a kind with a component."""
+    label = "app.kubernetes.io/component"
+    (found,) = (
+        item
+        for item in yaml.safe_load_all(text)
+        if item and item["kind"] == kind and item["metadata"]["labels"].get(label, "") == part
+    )
+    return found
 
 
 def write(folder: Path, values: Mapping[str, object]) -> Path:
@@ -86,7 +107,8 @@ def test_the_chart_renders_as_recorded(tmp_path: Path, values: Path) -> None:
 
 def test_parts_that_work_on_every_cluster_are_all_there_is_by_default() -> None:
     assert set(read(render(HERE / "values" / "default.yaml"))) == {
-        "Deployment", "Service", "PersistentVolumeClaim",
+        "Deployment", "Service", "PersistentVolumeClaim", "Secret", "ConfigMap",
+        "Job",  # before an upgrade
     }  # fmt: skip
 
 
@@ -105,7 +127,7 @@ CHOICES: dict[str, list[dict[str, object]]] = {
         },
         {"replicas": 0, "resources": {}},
     ],
-    "nodes": [{}, {"nodes": {"count": 2, "keySecret": "between"}}],
+    "nodes": [{}, {"nodes": {"count": 2, "keySecret": "between", "tls": {"secret": "pair"}}}],
     "network": [{}, {"ingress": {"enabled": True}, "networkPolicy": {"enabled": True}}],
 }
 
@@ -117,12 +139,10 @@ def test_any_combination_of_values_is_valid(tmp_path: Path) -> None:
         values = {name: value for part in parts for name, value in part.items()}
         text = render(write(tmp_path, values))
         validate(text, tmp_path)
-        if "config" in values:
-            assert read(text)["ConfigMap"]["data"]["config.toml"].strip() == values["config"]
-        kind = "StatefulSet" if "nodes" in values else "Deployment"
-        pod = read(text)[kind]["spec"]["template"]["spec"]
-        wanted = values["models"]
-        assert [each["command"][-1] for each in pod.get("initContainers", ())] == wanted
+        part = "node" if "nodes" in values else ""
+        assert find(text, "Secret", part)["stringData"]["config.toml"] == values.get("config", "")
+        lists = find(text, "ConfigMap", part)["data"]["models"].splitlines()
+        assert lists == values["models"]
 
 
 def test_values_come_out_as_they_were_meant(tmp_path: Path) -> None:
@@ -219,13 +239,35 @@ def test_names_of_releases(release: str, service: str | None) -> None:
         ({"nodes": {"count": 2}}, "set nodes.keySecret to its name"),
         (
             {
-                "nodes": {"count": 2, "keySecret": "x"},
-                "storage": {"existingClaim": "shared"},
-                "autoscaling": {"enabled": True},
-                "state": {"enabled": False},
+                "nodes": {
+                    "count": 1,
+                    "keySecret": "x",
+                    "pools": [
+                        {"name": "big", "count": 1, "resources": {"requests": {"memory": "9Gi"}}}
+                    ],
+                }
             },
-            "change nodes.count",
+            "nodes.pools.big.resources.limits.memory is only 8Gi",
         ),
+        ({"nodes": {"pools": [{"name": "big", "count": 1, "modles": []}]}}, "modles"),
+        (
+            {
+                "fullnameOverride": "a" * 46,
+                "nodes": {"count": 1, "keySecret": "x", "pools": [{"name": "big", "count": 1}]},
+            },
+            "it has more than 52 characters",
+        ),
+        (
+            {
+                "nodes": {"count": 1, "keySecret": "x"},
+                "inferencePool": {"enabled": True, "endpointPicker": "picker"},
+            },
+            "set nodes.count to 0",
+        ),
+        ({"inferencePool": {"enabled": True}}, "set inferencePool.endpointPicker"),
+        ({"engine": "vllm"}, "no image of this chart has it"),
+        ({"engine": "mlx-lm"}, "no image of this chart has it"),
+        ({"gpu": {"count": 1}, "models": ["a:b", "org/weights"]}, "cannot choose the image"),
         ({"modles": ["typo"]}, "modles"),
         ({"gpu": {"counts": 1}}, "counts"),
         ({"gpu": {"count": -1}}, "count"),
@@ -314,11 +356,10 @@ def test_nodes_are_behind_the_head_and_nothing_else() -> None:
     assert not watched.items() <= inner["metadata"]["labels"].items()
 
     (front,), (server,) = head["spec"]["containers"], nodes["template"]["spec"]["containers"]
-    urls = [word for word in front["args"] if word.startswith("http://")]
-    assert urls == [
-        f"http://{nodes['serviceName']}-{place}.{nodes['serviceName']}:11434"
-        for place in range(nodes["replicas"])
-    ]
+    urls = [word for word in front["args"] if "://" in word]
+    assert urls == [f"dns+http://{nodes['serviceName']}:11434"]
+    assert inner["spec"]["clusterIP"] == "None"
+    assert not inner["spec"].get("publishNotReadyAddresses")
     key = {"name": "node-key", "mountPath": "/etc/vllama-node", "readOnly": True}
     for container in (front, server):
         assert key in container["volumeMounts"]
@@ -332,7 +373,7 @@ def test_nodes_are_behind_the_head_and_nothing_else() -> None:
 def check_config(text: str, folder: Path) -> None:
     """Have vllama read the config file of a rendering. Raises VllamaError."""
     file = folder / "config.toml"
-    file.write_text(read(text)["ConfigMap"]["data"]["config.toml"])
+    file.write_text(find(text, "Secret")["stringData"]["config.toml"])
     config.load({}, {}, file)
 
 
@@ -359,14 +400,233 @@ def test_the_monitor_shows_a_key_of_its_own(tmp_path: Path) -> None:
         assert endpoint["authorization"]["credentials"] == {"name": "prometheus", "key": "api-key"}
 
 
-def test_a_change_of_the_config_file_replaces_the_pod(tmp_path: Path) -> None:
-    checksums = {
-        read(render(write(tmp_path, {"config": f"port = {port}\n"})))["Deployment"]["spec"][
-            "template"
-        ]["metadata"]["annotations"]["checksum/config"]
-        for port in (1, 2)
+NODES = {"count": 2, "keySecret": "between"}
+
+
+@pytest.mark.parametrize(
+    ("values", "replaced"),
+    [
+        ({"config": "max_queue = 5\n"}, set()),
+        ({"models": ["smollm2:135m", "b"]}, set()),
+        ({"models": ["b"]}, {"Deployment"}),  # it is loaded at the start
+        ({"resources": {"limits": {"memory": "9Gi"}}}, {"Deployment"}),
+        ({"nodes": NODES | {"count": 3}}, set()),
+        ({"nodes": NODES | {"head": {"config": "max_queue = 5\n"}}}, set()),
+        ({"nodes": NODES | {"pools": [{"name": "big", "count": 1}]}}, set()),
+        ({"nodes": NODES, "config": "max_queue = 5\n"}, set()),
+        ({"nodes": NODES, "engine": "llama-server"}, {"StatefulSet"}),
+        ({"nodes": NODES | {"head": {"extraArgs": ["--debug"]}}}, {"Deployment"}),
+    ],
+    ids=str,
+)
+def test_what_a_running_server_can_read_replaces_no_pod(
+    tmp_path: Path, values: Mapping[str, object], replaced: set[str]
+) -> None:
+    before, after = (
+        render(write(tmp_path, given))
+        for given in ({"nodes": NODES} if "nodes" in values else {}, values)
+    )
+    part = (
+        {"Deployment": "head", "StatefulSet": "node"} if "nodes" in values else {"Deployment": ""}
+    )
+    pods = {
+        kind: [find(text, kind, name)["spec"]["template"] for text in (before, after)]
+        for kind, name in part.items()
     }
-    assert len(checksums) == 2
+    assert {kind for kind, (old, new) in pods.items() if old != new} == replaced
+
+
+OWN = {"state": {"enabled": False}}
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        ({}, "Recreate"),
+        (OWN, "Recreate"),  # its models are on a volume of one machine
+        ({**OWN, "storage": {"accessMode": "ReadWriteMany"}}, None),
+        ({**OWN, "storage": {"accessMode": "ReadWriteMany"}, "gpu": {"count": 1}}, "Recreate"),
+        ({"nodes": NODES}, "Recreate"),
+        ({**OWN, "nodes": NODES}, None),
+        ({**OWN, "nodes": NODES, "gpu": {"count": 1}}, None),
+        ({**OWN, "nodes": NODES, "replicas": 2, "autoscaling": {"enabled": True}}, None),
+    ],
+    ids=str,
+)
+def test_a_new_pod_starts_first_where_it_can(
+    tmp_path: Path, values: Mapping[str, object], kind: str | None
+) -> None:
+    part = "head" if "nodes" in values else ""
+    strategy = find(render(write(tmp_path, values)), "Deployment", part)["spec"]["strategy"]
+    assert strategy.get("type") == kind
+    assert kind or strategy["rollingUpdate"] == {"maxSurge": 1, "maxUnavailable": 0}
+
+
+def test_pools_of_nodes(tmp_path: Path) -> None:
+    pool = {
+        "name": "big", "count": 1, "models": ["Qwen/Qwen3-8B"], "gpu": {"count": 2},
+        "nodeSelector": {"gpu": "h100"}, "storage": {"size": "9Gi"}, "config": "max_queue = 5\n",
+    }  # fmt: skip
+    head = {"config": '[upstreams.other]\nurl = "http://x"\nkey = "secret"\n'}
+    values = {"nodes": NODES | {"pools": [pool], "head": head}, "config": "max_queue = 4\n"}
+    text = render(write(tmp_path, {**values, "autoscaling": {"enabled": True}}))
+    validate(text, tmp_path)
+    sets = {part: find(text, "StatefulSet", part)["spec"] for part in ("node", "node-big")}
+    pods = {part: found["template"]["spec"] for part, found in sets.items()}
+    selector = find(text, "Service", "node")["spec"]["selector"]
+    for part, found in sets.items():
+        assert selector.items() <= found["template"]["metadata"]["labels"].items()
+        assert found["serviceName"] == "here-vllama-node"
+        assert found["minReadySeconds"] > 30
+        assert found["selector"]["matchLabels"]["app.kubernetes.io/component"] == part
+    assert [found.get("replicas") for found in sets.values()] == [None, 1]
+    assert find(text, "HorizontalPodAutoscaler")["spec"]["scaleTargetRef"] == {
+        "apiVersion": "apps/v1", "kind": "StatefulSet", "name": "here-vllama-node",
+    }  # fmt: skip
+    images = {part: pod["containers"][0]["image"] for part, pod in pods.items()}
+    assert images == {"node": "vllama:0.2.0", "node-big": "vllama:cuda"}
+    assert (
+        pods["node-big"]["nodeSelector"] == {"gpu": "h100"} and "nodeSelector" not in pods["node"]
+    )
+    lists = [find(text, "ConfigMap", part)["data"]["models"] for part in sets]
+    assert lists == ["smollm2:135m\n", "Qwen/Qwen3-8B\n"]
+    configs = [find(text, "Secret", part)["stringData"]["config.toml"] for part in (*sets, "head")]
+    assert configs == ["max_queue = 4\n", "max_queue = 5\n", head["config"]]
+    check = find(text, "Secret", "check")["stringData"]
+    assert [*check.values()] == [configs[2], *configs[:2]]
+    (claim,) = sets["node-big"]["volumeClaimTemplates"]
+    assert claim["spec"]["resources"]["requests"]["storage"] == "9Gi"
+
+
+def test_traffic_between_head_and_nodes_is_encrypted_where_there_is_a_certificate(
+    tmp_path: Path,
+) -> None:
+    tls = {"secret": "pair", "trust": "ca.crt"}
+    monitor = {"serviceMonitor": {"enabled": True}}
+    text = render(write(tmp_path, {"nodes": NODES | {"tls": tls}, **monitor}))
+    pods = [
+        find(text, *what)["spec"]["template"]["spec"]
+        for what in (("Deployment", "head"), ("StatefulSet", "node"))
+    ]
+    envs = [{one["name"]: one.get("value") for one in pod["containers"][0]["env"]} for pod in pods]
+    volumes = [next(one for one in pod["volumes"] if one["name"] == "tls") for pod in pods]
+    assert "dns+https://here-vllama-node:11434" in pods[0]["containers"][0]["args"]
+    assert envs[0]["VLLAMA_NODE_CERTS"] == "/etc/vllama-tls/trusted.crt"
+    assert volumes[0]["secret"]["items"] == [{"key": "ca.crt", "path": "trusted.crt"}]  # no key
+    assert envs[1]["VLLAMA_TLS_KEY"] == "/etc/vllama-tls/tls.key" and "items" not in volumes[1]
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        schemes = [pod["containers"][0][probe]["httpGet"].get("scheme") for pod in pods]
+        assert schemes == [None, "HTTPS"]
+    (port,) = find(text, "Service", "node")["spec"]["ports"]
+    (endpoint,) = find(text, "ServiceMonitor", "node")["spec"]["endpoints"]
+    assert port["name"] == endpoint["port"] == endpoint["scheme"] == "https"
+
+
+@pytest.mark.parametrize(
+    ("values", "tag", "engine"),
+    [
+        ({}, None, "llamacpp"),
+        ({"gpu": {"count": 1, "resource": "amd.com/gpu"}}, None, "llamacpp"),
+        ({"gpu": {"count": 1}, "models": ["qwen3:8b"]}, "llama-cuda", "llama-server"),
+        ({"gpu": {"count": 1}, "models": ["hf.co/a/b-GGUF:Q4_K_M", "a/b:c", "d/e-gguf"]},
+         "llama-cuda", "llama-server"),
+        ({"gpu": {"count": 1}, "models": ["Qwen/Qwen3-8B"]}, "cuda", "vllm"),
+        ({"gpu": {"count": 1}, "models": []}, "cuda", "vllm"),
+        ({"gpu": {"count": 1}, "models": ["qwen3:8b", "Qwen/Qwen3-8B"], "engine": "llama-server"},
+         "llama-cuda", "llama-server"),
+        ({"gpu": {"count": 1}, "models": ["qwen3:8b"], "engine": "vllm"}, "cuda", "vllm"),
+    ],
+    ids=str,
+)  # fmt: skip
+def test_the_image_has_the_engine(
+    tmp_path: Path, values: Mapping[str, object], tag: str | None, engine: str
+) -> None:
+    pod = find(render(write(tmp_path, values)), "Deployment")["spec"]["template"]["spec"]
+    version = yaml.safe_load((CHART / "Chart.yaml").read_text())["appVersion"]
+    assert pod["containers"][0]["image"] == f"vllama:{tag or version}"
+    file = CHART.parents[1] / ("Containerfile" + (f".{tag}" if tag else ""))
+    (step,) = (line for line in file.read_text().splitlines() if line.startswith("RUN ")
+               and "--version" in line)  # fmt: skip
+    assert engine in step  # which is started when the image is built
+
+
+def test_an_upgrade_is_checked_by_the_new_image_with_the_new_settings(tmp_path: Path) -> None:
+    values = {"image": {"tag": "new"}, "config": "max_queue = 5\n", "nodeSelector": {"a": "b"}}
+    text = render(write(tmp_path, {**values, "configSecret": ""}))
+    hooks = [find(text, kind, "check") for kind in ("Secret", "Job")]
+    assert {one["metadata"]["annotations"]["helm.sh/hook"] for one in hooks} == {"pre-upgrade"}
+    pod = hooks[1]["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    assert (container["image"], container["command"]) == ("vllama:new", ["vllama", "config"])
+    (mount,) = (one for one in container["volumeMounts"] if "subPath" in one)
+    assert hooks[0]["stringData"][mount["subPath"]] == "max_queue = 5\n"
+    assert {"name": "VLLAMA_CONFIG", "value": mount["mountPath"]} in container["env"]
+    off = render(write(tmp_path, {"upgradeCheck": {"enabled": False}}))
+    assert "Job" not in read(off)
+
+
+def test_contexts_can_be_left_to_the_cluster(tmp_path: Path) -> None:
+    users = [f"podSecurityContext.{one}=null" for one in ("runAsUser", "runAsGroup", "fsGroup")]
+    text = render(write(tmp_path, {}), "--set", ",".join(users))
+    context = find(text, "Deployment")["spec"]["template"]["spec"]["securityContext"]
+    assert context["runAsNonRoot"] and not {"runAsUser", "runAsGroup", "fsGroup"} & set(context)
+    assert ",".join(users) in (CHART / "values.yaml").read_text()
+
+
+def test_own_volumes_annotations_and_machines(tmp_path: Path) -> None:
+    mount = {"name": "corp", "mountPath": "/etc/corp"}
+    values = {
+        "extraVolumes": [{"name": "corp", "configMap": {"name": "corp"}}],
+        "extraVolumeMounts": [mount],
+        "service": {"annotations": {"cloud": "internal"}},
+        "nodes": NODES | {"sharedMachines": True, "volumesWhenScaled": "Delete"},
+        "listen": "::",
+    }
+    text = render(write(tmp_path, values))
+    validate(text, tmp_path)
+    node = find(text, "StatefulSet", "node")["spec"]
+    pod = node["template"]["spec"]
+    assert "affinity" not in pod
+    assert node["persistentVolumeClaimRetentionPolicy"]["whenScaled"] == "Delete"
+    assert all(mount in one["volumeMounts"] for one in (*pod["initContainers"], *pod["containers"]))
+    assert find(text, "Service", "head")["metadata"]["annotations"] == {"cloud": "internal"}
+    assert {"name": "VLLAMA_HOST", "value": "::"} in pod["containers"][0]["env"]
+
+
+def test_gateways_and_pools_of_replicas(tmp_path: Path) -> None:
+    values = {
+        "httpRoute": {
+            "enabled": True,
+            "parentRefs": [{"name": "edge"}],
+            "hostnames": ["a.example"],
+        },
+        "service": {"port": 80},
+    }
+    text = render(write(tmp_path, values))
+    validate(text, tmp_path)
+    (rule,) = find(text, "HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"] == [{"name": "here-vllama", "port": 80}]
+    values["inferencePool"] = {"enabled": True, "endpointPicker": "picker", "metricsPort": 9500}
+    text = render(write(tmp_path, values))
+    validate(text, tmp_path)
+    (rule,) = find(text, "HTTPRoute")["spec"]["rules"]
+    assert rule["backendRefs"][0]["kind"] == "InferencePool"
+    template = find(text, "Deployment")["spec"]["template"]
+    pool = find(text, "InferencePool")["spec"]
+    assert pool["selector"]["matchLabels"].items() <= template["metadata"]["labels"].items()
+    (container,) = template["spec"]["containers"]
+    assert pool["targetPorts"] == [{"number": container["ports"][0]["containerPort"]}]
+    assert container["ports"][1]["containerPort"] == 9500
+    assert {"name": "VLLAMA_PICKER_PORT", "value": "9500"} in container["env"]
+
+
+def test_a_server_that_hangs_is_back_in_45_seconds() -> None:
+    text = render(HERE / "values" / "default.yaml")
+    (container,) = find(text, "Deployment")["spec"]["template"]["spec"]["containers"]
+    probe = container["livenessProbe"]
+    failures = probe.get("failureThreshold", 3)
+    found_s = probe["periodSeconds"] * failures + probe["timeoutSeconds"]
+    assert found_s + probe["terminationGracePeriodSeconds"] <= 25  # the rest is for the start
 
 
 def test_every_value_is_described() -> None:

@@ -17,7 +17,9 @@ import pytest
 from tests.e2e.conftest import COUNTS, MODEL, engine_at, weights
 from tests.e2e.counting import NUMBERS, write_counting_gguf
 from tests.e2e.test_tools import ROOM
+from tests.ports import free_port
 from tests.routes.test_ollama_chat import until
+from tests.server.test_picker import CACHE, read
 from tests.server_process import Server
 from tests.tiny import write_tiny_gguf
 from vllama.plan.draft_model import TRIAL_TOKENS
@@ -123,6 +125,19 @@ def test_as_many_requests_at_once_as_there_are_slots(native):
     with held(native, PARALLEL + 1, body) as answers:
         until(lambda: at_work() == (PARALLEL, 1))
     assert [reply["response"] for reply in answers] == ["".join(NUMBERS) * 2] * (PARALLEL + 1)
+
+
+def test_a_picker_sees_the_share_of_the_cache_in_use(serve, counting, tmp_path):
+    port = free_port()
+    flags = ("--picker-port", str(port), "--context-length", "2048", "--num-parallel", "1")
+    with serve(tmp_path, *flags) as server:
+        server.take(counting)
+        body = {"model": COUNTS, "prompt": "Hi", "options": {"num_predict": 1000}}
+        with server.open("/api/generate", body) as stream:
+            stream.readline()
+            until(lambda: 0 < read(port)[CACHE] < 1)
+            stream.read()
+        until(lambda: read(port)[CACHE] == 0)
 
 
 @pytest.mark.parametrize(

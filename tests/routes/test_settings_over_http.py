@@ -23,10 +23,10 @@ keep_alive = "7m"  # decided by Ann
 context_length = 1024
 """
 NEVER = {
-    "host", "port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size", "origins",
-    "mcp_origins",
+    "host", "port", "picker_port", "watch", "drain_timeout", "shutdown_delay", "max_buffer_size",
+    "origins", "mcp_origins",
     "api_key", "api_key_file", "require_keys", "client_key", "tls_cert", "tls_key", "read_only",
-    "inspect_code", "no_ui", "upstreams", "upstream_key",
+    "inspect_code", "no_ui", "upstreams", "upstream_key", "models_file",
     "allow_registry", "max_blob_size", "folders", "aliases", "models_dir", "ollama_registry",
     "lmstudio_dir", "hf_cache_dir", "hf_endpoint", "hf_token", "hf_offline",
     "data_dir", "log_dir", "run_dir", "nohistory", "capture", "log_format",

@@ -195,6 +195,7 @@ def list_cases(
         # the server
         "host": Case('host = "127.0.0.2"\n'),
         "port": Case("port = 9\n"),
+        "picker_port": Case("picker_port = 9\n"),
         "max_buffer_size": Case('max_buffer_size = "64MiB"\n'),
         "require_keys": Case("require_keys = true\n"),
         "open": Case("open = false\n"),
@@ -207,6 +208,12 @@ def list_cases(
             'nodes = ["http://127.0.0.1:1"]\n',
             lambda: [row["name"] for row in server.get("/api/nodes")["nodes"]],
             ["127.0.0.1"],
+        ),
+        "models_file": Case(
+            f'{hub_at}models_file = "{folder}/names"\n',
+            lambda: until(lambda: "org/listed" in str(site.asked)) is None,
+            prepare=lambda: (folder / "names").write_text("hf.co/org/listed:Q8_0\n"),
+            once=True,
         ),
         "node_key_file": Case(f'node_key_file = "{folder}/key"\n'),
         "node_certs": Case(f'node_certs = "{folder}/key"\n'),

@@ -108,7 +108,7 @@ def test_names() -> None:
         assert complete_name(given) == "m:latest"
     assert complete_name("") == ""
     urls = ("http://10.0.0.5:11434", "https://box/", "http://10.0.0.5:1")
-    named = [(one.name, one.endpoint.url) for one in make_nodes(urls, "k")]
+    named = [(one.name, one.endpoint.url) for one in make_nodes(dict.fromkeys(urls, ""), "k")]
     assert named == [
         ("10.0.0.5:11434", "http://10.0.0.5:11434"),
         ("box", "https://box:443"),
@@ -150,9 +150,12 @@ async def test_a_node_is_followed_as_long_as_it_is_one() -> None:
     nodes.use(["http://box:1", "http://other:1"])
     box = nodes.nodes["box"]
     assert await list_followed() == {"node box", "node other"}
-    nodes.use(["http://other:1"])
-    assert await list_followed() == {"node other"}
-    assert box.trouble == "it is no longer a node of this cluster"
+    with box.counts("m"):
+        nodes.use(["http://other:1"])
+        assert [*nodes.nodes] == ["other"]
+        assert await list_followed() == {"node box", "node other"}
+    nodes.use(["http://other:1", "http://third:1"])
+    assert await list_followed() == {"node other", "node third"}
     running.cancel()
 
 
@@ -623,6 +626,26 @@ def test_the_nodes_are_read_again_with_the_settings(tmp_path) -> None:
             while head.request("POST", "/api/chat", body)[0] != status:
                 assert time.monotonic() < deadline_s, head.output
                 time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_a_node_that_is_no_longer_listed_finishes_its_responses(tmp_path) -> None:
+    file = tmp_path / "head" / ".config" / "vllama" / "config.toml"
+    file.parent.mkdir(parents=True)
+    with Server(tmp_path / "a") as node:
+        node.model("only")
+        file.write_text(f"nodes = {json.dumps([node.url])}\n")
+        with Server(tmp_path / "head") as head:
+            head.wait_for("is up")
+            talk = [{"role": "user", "content": "@tokens=200 @delay=0.01"}]
+            with head.open("/api/chat", {"model": "only", "messages": talk}) as stream:
+                stream.readline()
+                file.write_text("nodes = []\n")
+                head.process.send_signal(signal.SIGHUP)
+                head.wait_for("gets no new requests")
+                *_, last = stream
+            assert json.loads(last)["eval_count"] == 200
+            assert head.get("/api/nodes")["nodes"] == []
 
 
 @pytest.mark.slow

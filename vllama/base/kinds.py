@@ -200,6 +200,12 @@ def read_http_url(text: str) -> str:
     return text
 
 
+def read_node_url(text: str) -> str:
+    """Accept the address of a node, or `dns+` and one with a name that stands for all nodes."""
+    read_http_url(text.removeprefix("dns+"))
+    return text
+
+
 def read_origin(text: str) -> str:
     """Accept the origin of an HTTP server, as a header can hold it: no path, no user, no spaces."""
     if not re.fullmatch(r"https?://([\w.-]+|\[[0-9a-fA-F:.]+\])(:[0-9]{1,5})?", text, re.ASCII):
@@ -288,6 +294,7 @@ Key = Annotated[str, text("KEY", read_key)]
 Url = Annotated[str, text("URL", read_text)]
 Origin = Annotated[str, text("ORIGIN", read_origin)]
 HttpUrl = Annotated[str, text("URL", read_http_url)]
+NodeUrl = Annotated[str, text("URL", read_node_url)]
 File = Annotated[Path, text("FILE", read_path)]
 Folder = Annotated[Path, text("FOLDER", read_path)]
 Count = Annotated[int, number(1)]

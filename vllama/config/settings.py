@@ -37,6 +37,10 @@ class ServerSettings:
     port: Annotated[int, kinds.number(0, 65535)] = setting(
         "port to listen on; 0: any free port", 11434, flag=True, effect=RESTART
     )
+    picker_port: Annotated[int, kinds.number(0, 65535)] = setting(
+        "port for the metrics of endpoint pickers, without a key; 0: none", 0, example="9400",
+        flag=True, effect=RESTART,
+    )  # fmt: skip
     watch: bool = setting(
         "apply changes of the config file without a signal", False, flag=True, effect=RESTART
     )
@@ -112,8 +116,8 @@ class SourceSettings:
     upstream_key: Annotated[str, kinds.text("KEY", kinds.read_text)] | None = setting(
         "API key for the upstreams", example="sk-…", flag=True, secret=True
     )
-    nodes: tuple[kinds.HttpUrl, ...] = setting(
-        "vllama servers on other machines, whose models this server offers too", (),
+    nodes: tuple[kinds.NodeUrl, ...] = setting(
+        "vllama servers whose models this server offers too; dns+URL finds all behind a name", (),
         example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(
@@ -131,6 +135,10 @@ class SourceSettings:
     allow_registry: tuple[Registry, ...] = setting(
         "only hosts that models may be pulled from, such as huggingface.co", (),
         example="huggingface.co", flag=True,
+    )  # fmt: skip
+    models_file: kinds.File | None = setting(
+        "file with names of models to download, one per line, whenever it changes",
+        example="/etc/vllama/models", flag=True,
     )  # fmt: skip
     max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
         "largest file to upload or pull; 0: no limit", example="20GB", flag=True

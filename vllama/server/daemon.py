@@ -25,7 +25,7 @@ from vllama.chat.templates.jinja.renderer import Renderer
 from vllama.config import Config, environ, find_config_file, read_node_key
 from vllama.config.address import reachable_host
 from vllama.machine.detect import describe
-from vllama.net.http.listener import Certificate
+from vllama.net.http.listener import Certificate, bind
 from vllama.net.http.server import HttpServer
 from vllama.net.upstream.pool import Upstreams
 from vllama.observe.captures.folder import CaptureFolder
@@ -56,6 +56,7 @@ from vllama.routes.response_store import ResponseStore
 from vllama.scheduler.memory import open_draft_records
 from vllama.scheduler.scheduler import Scheduler
 from vllama.server.engine_hooks import EngineHooks, Planner
+from vllama.server.picker import serve_picker
 from vllama.server.preload import Preloader
 from vllama.server.reload import FileWatch, Reloader, make_limits, warn_of_exposure
 from vllama.server.reporter import Reporter, ServiceNotice
@@ -91,6 +92,7 @@ class Daemon:
         self._in_use = in_use
         self._reporter = reporter
         self._service = ServiceNotice(env)
+        self._picker = bind(config.host, config.picker_port) if config.picker_port else None
         renderer = Renderer(env)
         draft_records = open_draft_records(config.data_dir)
         catalog, pulls = Catalog(in_use, clock), Pulls(metrics)
@@ -203,17 +205,22 @@ class Daemon:
             if gateway.certificate is not None:
                 helpers.append(keep("certificate", gateway.certificate.watch))
 
-            def use_nodes() -> None:
-                """Use the nodes that the settings name; after a reload, those of then."""
+            helpers.append(keep("models", preloader.keep_listed))
+            if self._picker is not None:
+                helpers.append(keep("picker", partial(serve_picker, gateway, self._picker)))
+
+            def use_lists() -> None:
+                """Use the nodes and models that the settings list now."""
                 nodes, config = self._in_use.nodes, self._in_use.config
                 if nodes is None and config.is_head:
                     nodes = self._in_use.nodes = make_nodes(config, gateway.upstreams)
                     helpers.append(keep("nodes", nodes.run))
                 if nodes is not None:
                     nodes.use(config.nodes)
+                preloader.listed.set()
 
-            use_nodes()
-            self._reloader.on_nodes = use_nodes
+            use_lists()
+            self._reloader.on_reload = use_lists
             if self._in_use.config.watch:
                 files = FileWatch(self._list_files)
                 helpers.append(keep("files", partial(files.run, reload.set)))
@@ -272,7 +279,7 @@ class Daemon:
         """Return the files that are read again with the settings."""
         config = self._in_use.config
         keys = (each.key_file for each in config.upstreams)
-        named = (config.api_key_file, config.tls_cert, config.tls_key, *keys)
+        named = (config.api_key_file, config.tls_cert, config.tls_key, config.models_file, *keys)
         own = config.config_file or find_config_file(self.gateway.environ)
         return [own, *(path for path in named if path is not None)]
 

@@ -91,6 +91,11 @@ def check_nodes(config: Config) -> None:
         urls = [urlsplit(url) for url in config.nodes]
         public = [url.hostname or "" for url in urls if url.scheme == "http"]
         advice = "give the nodes certificates (--tls-cert), and name them by https"
+        if any(url.scheme == "dns+https" for url in urls) and not config.node_certs:
+            raise ConfigError(
+                "cannot use dns+https: the nodes' certificates are not known by their addresses",
+                hint="name a file with the certificates (--node-certs)",
+            )
     elif config.node_key_file and not config.tls_cert:
         public = list_listening(config.host)
         advice = "give it a certificate (--tls-cert), or the address of a private network (--host)"

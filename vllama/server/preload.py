@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import logging
+import math
 import threading
 
 from vllama.base import executors
+from vllama.base.clock import wait_for
 from vllama.base.errors import EngineMissing, ModelNotFound, VllamaError
 from vllama.models.settings import ModelTables
 from vllama.models.types import Bundle, Capability, Progress, PullEvent
@@ -19,6 +23,9 @@ from vllama.server.reporter import Reporter
 from vllama.server.signals import Stop
 
 FIRST_MODEL = "smollm2:135m"
+RETRY_S = 60.0  # after a failed download of a model in `models_file`
+
+log = logging.getLogger(__name__)
 
 
 class Preloader:
@@ -28,6 +35,7 @@ class Preloader:
         self._gateway = gateway
         self._in_use = gateway.in_use
         self._reporter = reporter
+        self.listed = asyncio.Event()  # set to have the models of `models_file` downloaded
 
     async def run(self, stop: Stop, address: str) -> None:
         """Load the first models, then report that the server at `address` is ready."""
@@ -55,6 +63,26 @@ class Preloader:
                 await self._load(other)
             except VllamaError as error:
                 self._reporter.warn(f"'{other}' is not loaded: {error.sentence()}")
+
+    async def keep_listed(self) -> None:
+        """Download missing models of `models_file` whenever `listed` is set, until canceled."""
+        pause_s = math.inf
+        while True:
+            await wait_for(self.listed, pause_s)
+            self.listed.clear()
+            pause_s = math.inf
+            file = self._in_use.config.models_file
+            try:
+                text = await executors.upkeep.run(file.read_text) if file else ""
+            except OSError as error:
+                log.warning("cannot read the models in '%s': %s", file, error.strerror)
+                continue
+            for name in filter(None, map(str.strip, text.splitlines())):
+                try:
+                    await self._fetch(name)
+                except VllamaError as error:
+                    pause_s = RETRY_S
+                    log.warning("cannot download '%s': %s", name, error.sentence())
 
     async def _wait_for_upstreams(self) -> None:
         """Wait until an upstream can serve, if nothing else could; say for which, and why."""
@@ -93,6 +121,7 @@ class Preloader:
         except VllamaError as error:
             self._reporter.error(error.message, error.hint)
             stop.code = error.exit_code
+            stop.hurry.set()  # nothing was served yet, so nothing has to be waited for
             stop.asked.set()
 
     async def _load(self, name: str) -> Bundle:

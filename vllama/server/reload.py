@@ -102,8 +102,8 @@ class Reloader:
     planner: Planner
     reporter: Reporter
     service: ServiceNotice
-    on_nodes: Callable[[], None] = lambda: None
-    """Called when the nodes have changed."""
+    on_reload: Callable[[], None] = lambda: None
+    """Called when the settings have been read again."""
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
 
     async def run(self, wanted: asyncio.Event) -> None:
@@ -182,8 +182,7 @@ class Reloader:
         facts, scheduler = self.in_use.facts, self.scheduler
         moved = old.facts is None or facts.found is not old.facts.found
         self.keys.use_plain(config.api_key)
-        if config.nodes != old.config.nodes:
-            self.on_nodes()
+        self.on_reload()
         self.catalog.forget()
         for bundle in [instance.bundle for instance in scheduler.list_instances()]:
             now, before = library.renew(bundle).settings, bundle.settings

@@ -187,6 +187,7 @@ class Traits:
     images_path: str | None = None
     image_edits_path: str | None = None
     slots: SlotRoutes | None = None  # None: it saves no slots, or was not started to
+    lists_slots: SlotRoutes | None = None  # None: it does not list them
     salt_field: str | None = None  # a word there keeps what it caches from requests with another
     metrics_path: str | None = None  # where it shows metrics in the text format of Prometheus
 

@@ -434,6 +434,7 @@ TRAITS = Traits(
     refused_fields=frozenset(),
     passed_fields=LLAMACPP | {"grammar"},
     slots=SLOTS,
+    lists_slots=SLOTS,
 )  # fmt: skip
 
 ENGINE: Engine = LlamaCpp(

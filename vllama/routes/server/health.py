@@ -122,20 +122,18 @@ async def list_obstacles(gateway: Gateway) -> list[Obstacle]:
     nodes = gateway.nodes
     if nodes is not None and nodes.local is None and not any(nodes.list_up()):
         found += list_lost_nodes(gateway)
-    preload = gateway.preload
-    if preload.name and preload.bundle is None:
-        found.append(Passing(f"model {preload.name}", "it has not been loaded yet"))
-    elif preload.bundle is not None:
-        why, passing = gateway.scheduler.find_obstacle(preload.bundle)
-        if why:
-            found.append((Passing if passing else Obstacle)(f"model {preload.name}", why))
+    if gateway.preload.name and gateway.preload.bundle is None:
+        found.append(Passing(f"model {gateway.preload.name}", "it has not been loaded yet"))
     return found
 
 
 def list_lost_nodes(gateway: Gateway) -> list[Obstacle]:
     """Return the nodes of a cluster that cannot be used, and why."""
-    nodes = gateway.nodes.nodes.values() if gateway.nodes is not None else ()
-    return [Obstacle(f"node {node.name}", node.trouble) for node in nodes if not node.is_up]
+    if gateway.nodes is None:
+        return []
+    nodes, names = gateway.nodes.nodes.values(), gateway.nodes.name_troubles.items()
+    lost = [Obstacle(f"node {node.name}", node.trouble) for node in nodes if not node.is_up]
+    return lost + [Obstacle(f"nodes {url}", why) for url, why in names if why]
 
 
 async def answers_disk(gateway: Gateway) -> bool:
@@ -153,6 +151,9 @@ async def answers_disk(gateway: Gateway) -> bool:
 async def get_health(gateway: Gateway, request: Request) -> None:
     """Tell whether all is well; a model that is still loading is no fault."""
     found = [one for one in await list_obstacles(gateway) if not isinstance(one, Passing)]
+    if (bundle := gateway.preload.bundle) is not None:
+        why, passing = gateway.scheduler.find_obstacle(bundle)
+        found += [Obstacle(f"model {gateway.preload.name}", why)] if why and not passing else []
     failure = gateway.meter.recorder.failure
     warnings = [Obstacle("usage", f"it cannot be written: {failure}")] if failure else []
     if not found:
@@ -163,11 +164,6 @@ async def get_health(gateway: Gateway, request: Request) -> None:
 async def get_ready(gateway: Gateway, request: Request) -> None:
     """Tell whether a request would be served now."""
     found = await list_obstacles(gateway)
-    preload = gateway.preload
-    if not found and preload.bundle and not gateway.scheduler.is_loaded(preload.bundle):
-        files = preload.bundle.files
-        gone = await executors.disk.run(lambda: [one for one in files if not one.exists()])
-        found = [Obstacle(f"model {preload.name}", f"'{one}' is gone") for one in gone]
     tell(gateway, request, Readiness("not ready" if found else "ready", found))
 
 

@@ -189,7 +189,7 @@ def read_state(scheduler: Scheduler, renderer: Renderer, fetched: Fetched) -> St
     for failure in scheduler.list_failures():
         gauges.state.add((failure.name, "", Phase.FAILED), 1)
     for pool, size in scheduler.free.items():
-        gauges.free.add((pool,), size)
+        gauges.free.add((pool,), max(0, size))
     for executor in (*executors.ALL, renderer):
         gauges.jobs_running.add((executor.name,), executor.running)
         gauges.jobs_waiting.add((executor.name,), executor.waiting)

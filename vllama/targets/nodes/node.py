@@ -11,7 +11,7 @@ import asyncio
 import logging
 import time
 from collections import Counter, defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from urllib.parse import urlsplit
@@ -130,6 +130,11 @@ class Node:
         return not self.trouble
 
     @property
+    def is_busy(self) -> bool:
+        """True while it runs requests of this server."""
+        return any(self._sent.values())
+
+    @property
     def free(self) -> tuple[int, int]:
         """The free bytes of its GPUs and of its RAM."""
         gpus = (pool.free for name, pool in self.pools.items() if name.startswith("gpu"))
@@ -239,18 +244,19 @@ def _explain(name: str, status: int) -> NodeFailed:
     return NodeFailed(f"cannot use the node '{name}': it answers with status {status}")
 
 
-def make_nodes(urls: Iterable[str], key: str | None, certificates: str = "") -> list[Node]:
-    """Return the nodes at these URLs, named by their hosts, with ports where those repeat.
+def make_nodes(urls: Mapping[str, str], key: str | None, certificates: str = "") -> list[Node]:
+    """Return the nodes by URL and name ("": that of the host), with ports where names repeat.
 
     `key` is the one between the servers, `certificates` the file with those that are accepted.
     """
-    parts = [urlsplit(url.rstrip("/")) for url in urls]
-    hosts = Counter(part.hostname for part in parts)
+    parts = [(name, urlsplit(url.rstrip("/"))) for url, name in urls.items()]
+    repeats = Counter(name or part.hostname for name, part in parts)
     nodes = []
-    for part in parts:
+    for name, part in parts:
         port = part.port or (443 if part.scheme == "https" else 80)
         host = part.hostname or ""
-        name = host if hosts[host] == 1 else f"{host}:{port}"
+        name = name or host
+        name = name if repeats[name] == 1 else f"{name}:{port}"
         endpoint = Endpoint(
             scheme=part.scheme,
             host=host,

@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
-from vllama.base.clock import RealClock
+from vllama.base.clock import RealClock, wait_for
 from vllama.base.errors import VllamaError
 from vllama.net.upstream.pool import Upstreams
 from vllama.targets.choice import Breakers
 from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
-from vllama.targets.nodes.node import SILENT_S, Node, NodeStops, make_nodes
+from vllama.targets.nodes.names import PREFIX, find_nodes
+from vllama.targets.nodes.node import SILENT_S, Node, NodeFailed, NodeStops, make_nodes
 
 log = logging.getLogger(__name__)
 
 RETRY_S = 1.0
+REFRESH_S = 2.0  # between two lookups of a name, whatever DNS allows to cache
 MOST_KNOWN = 20_000
 """The conversations of which it is remembered where they go on."""
 HERE = "here"
@@ -35,12 +38,19 @@ class Nodes:
         local: str | None,
         key: str | None,
         certificates: str = "",
+        look_up: Callable[[str], Awaitable[Mapping[str, str]]] = find_nodes,
+        refresh_s: float = REFRESH_S,
     ) -> None:
         """`local` is the name of this server among the nodes; None: it only forwards.
 
-        `key` is the one between the servers, `certificates` the file with those that are accepted.
+        `key` is the one between the servers, `certificates` the file with those that are accepted,
+        `look_up` finds the nodes behind a name in DNS, every `refresh_s`.
         """
         self.nodes: dict[str, Node] = {}
+        self.name_troubles: dict[str, str] = {}  # why no node is found, by URL with a name
+        self._look_up, self._refresh_s = look_up, refresh_s
+        self._urls: tuple[str, ...] = ()
+        self._found: dict[str, Mapping[str, str]] = {}  # names by URL, by URL with a name in DNS
         self.local = local
         self.breakers: Breakers[str] = Breakers(RealClock())
         self._upstreams = upstreams
@@ -50,38 +60,68 @@ class Nodes:
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
 
     def use(self, urls: Iterable[str]) -> None:
-        """Use the nodes at these URLs, and no others."""
+        """Use the nodes at these URLs, or behind their names in DNS, and no others."""
+        self._urls = tuple(urls)
+        names = [url for url in self._urls if url.startswith(PREFIX)]
+        self._found = {url: self._found.get(url, {}) for url in names}
+        self.name_troubles = {url: self.name_troubles.get(url, "no lookup yet") for url in names}
+        self._use_found()
+
+    def _use_found(self) -> None:
+        """Use the listed nodes and those that DNS has given last."""
         before = {(node.name, node.endpoint.url): node for node in self.nodes.values()}
+        urls: dict[str, str] = {}
+        for url in self._urls:
+            urls |= self._found.get(url, {url: ""})
         made = make_nodes(urls, self._key, self._certificates)
         if before.keys() == {(node.name, node.endpoint.url) for node in made}:
             return
         nodes = [before.pop((node.name, node.endpoint.url), node) for node in made]
         for node in before.values():
-            self._lose(node, "it is no longer a node of this cluster")
+            log.info("the node %s gets no new requests: it is no longer listed", node.name)
         self.nodes = {node.name: node for node in nodes}
         self._changed.set()
 
     async def run(self) -> None:
-        """Follow all nodes until canceled."""
+        """Follow all nodes until canceled; one that is no longer listed finishes its responses."""
         watching: dict[Node, asyncio.Task[None]] = {}
         async with asyncio.TaskGroup() as group:
+            group.create_task(self._follow_names(), name="names of nodes")
             while True:
                 self._changed.clear()
                 nodes = list(self.nodes.values())
-                for node in [one for one in watching if one not in nodes]:
+                leaving = [one for one in watching if one not in nodes]
+                for node in [one for one in leaving if not one.is_busy]:
                     watching.pop(node).cancel()
                 for node in [one for one in nodes if one not in watching]:
                     watch = self._watch(node)
                     watching[node] = group.create_task(watch, name=f"node {node.name}")
-                await self._changed.wait()
+                await wait_for(self._changed, RETRY_S if leaving else math.inf)
+
+    async def _follow_names(self) -> None:
+        """Look all names up, again and again; the last nodes stay while DNS fails or lists none."""
+        while True:
+            for url in tuple(self._found):
+                found: Mapping[str, str] = {}
+                try:
+                    found = await self._look_up(url)
+                    trouble = "" if found else "DNS lists no node"
+                except NodeFailed as error:
+                    trouble = error.sentence()
+                if url not in self._found:  # settings were read meanwhile
+                    continue
+                if trouble not in ("", self.name_troubles[url]):
+                    log.warning("no nodes are found at %s: %s", url, trouble)
+                self.name_troubles[url] = trouble
+                self._found[url] = found or self._found[url]
+            self._use_found()
+            await asyncio.sleep(self._refresh_s)
 
     async def _watch(self, node: Node) -> None:
         while True:
             try:
                 await node.follow(self._upstreams)
             except (VllamaError, TimeoutError, msgspec.MsgspecError) as error:
-                if self.nodes.get(node.name) is not node:  # the reason is another one
-                    return
                 reason = error.sentence() if isinstance(error, VllamaError) else str(error)
                 reason = reason or "it does not answer"
                 self._lose(node, reason, stops=isinstance(error, NodeStops))

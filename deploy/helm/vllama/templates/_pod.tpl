@@ -1,16 +1,14 @@
 {{- /* The pod of a server, of a node, or of the head: `part` is empty, "node" or "head". */ -}}
 {{- define "vllama.pod" -}}
+{{- $isHead := eq (default "" .part) "head" -}}
+{{- $isNode := eq (default "" .part) "node" -}}
+{{- $tls := ternary .Values.nodes.tls.secret "" (or $isHead $isNode) -}}
 metadata:
   labels:
-    {{- merge (include "vllama.selector" . | fromYaml) (default dict .Values.podLabels) | toYaml | nindent 4 }}
-  {{- if or .Values.config .Values.podAnnotations }}
+    {{- merge (include (ternary "vllama.nodes" "vllama.selector" $isNode) . | fromYaml) (include "vllama.selector" . | fromYaml) (default dict .Values.podLabels) | toYaml | nindent 4 }}
+  {{- with .Values.podAnnotations }}
   annotations:
-    {{- if .Values.config }}
-    checksum/config: {{ .Values.config | sha256sum }}
-    {{- end }}
-    {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
-    {{- end }}
   {{- end }}
 spec:
   automountServiceAccountToken: false
@@ -42,8 +40,8 @@ spec:
   {{- if .Values.affinity }}
   affinity:
     {{- toYaml .Values.affinity | nindent 4 }}
-  {{- else if eq (default "" .part) "node" }}
-  # one vllama on a node of the cluster, since it plans with the whole machine's memory
+  {{- else if and $isNode (not .Values.nodes.sharedMachines) }}
+  # nodes are there for the memory and GPUs of several machines
   affinity:
     podAntiAffinity:
       requiredDuringSchedulingIgnoredDuringExecution:
@@ -57,39 +55,32 @@ spec:
     {{- toYaml . | nindent 4 }}
   {{- end }}
   securityContext:
-    runAsNonRoot: true
-    runAsUser: 10001
-    runAsGroup: 10001
-    fsGroup: 10001
-    fsGroupChangePolicy: OnRootMismatch
-    seccompProfile: {type: RuntimeDefault}
-  {{- if .Values.models }}
-  # one container for each model: a download that fails is shown by its name, and goes on where it stopped
+    {{- toYaml .Values.podSecurityContext | nindent 4 }}
+  {{- if not $isHead }}
   initContainers:
-    {{- range $place, $model := .Values.models }}
-    - name: pull-{{ $place }}
-      image: {{ include "vllama.image" $ }}
-      imagePullPolicy: {{ $.Values.image.pullPolicy }}
-      # a pod that starts again does not need the hub
-      command: [sh, -c, 'vllama show "$0" > /dev/null 2>&1 || exec vllama pull "$0"', {{ $model | quote }}]
+    - name: pull
+      image: {{ include "vllama.image" . }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      # the names are in a file, so that another list is not another pod; one that starts again does not need the hub
+      command:
+        - sh
+        - -c
+        - while read -r model; do vllama show "$model" > /dev/null 2>&1 < /dev/null || vllama pull "$model" < /dev/null || exit; done < /etc/vllama/models
       env:
-        {{- include "vllama.environment" $ | nindent 8 }}
-      {{- include "vllama.confined" $ | nindent 6 }}
+        {{- include "vllama.environment" . | nindent 8 }}
+      securityContext:
+        {{- toYaml .Values.securityContext | nindent 8 }}
       resources:
-        {{- toYaml $.Values.resources | nindent 8 }}
+        {{- toYaml .Values.resources | nindent 8 }}
       volumeMounts:
-        {{- include "vllama.mounts" $ | nindent 8 }}
-        {{- if $.Values.config }}
-        - {name: config, mountPath: /etc/vllama, readOnly: true}
-        {{- end }}
-    {{- end }}
+        {{- include "vllama.mounts" . | nindent 8 }}
   {{- end }}
   containers:
     - name: vllama
       image: {{ include "vllama.image" . }}
       imagePullPolicy: {{ .Values.image.pullPolicy }}
       {{- $args := concat (ternary (list "--engine" .Values.engine) list (ne .Values.engine "")) (ternary (list "--context-length" (toString (int64 .Values.contextLength))) list (gt (int .Values.contextLength) 0)) .Values.extraArgs }}
-      {{- if and .Values.models (or (ne (default "" .part) "node") (eq (len .Values.models) 1)) }}
+      {{- if and .Values.models (or (not $isNode) (eq (len .Values.models) 1)) }}
       {{- $args = concat (list "--model" (first .Values.models)) $args }}
       {{- end }}
       {{- with $args }}
@@ -99,29 +90,49 @@ spec:
         - {name: VLLAMA_SHUTDOWN_DELAY, value: {{ int64 .Values.shutdownDelaySeconds | quote }}}
         - {name: VLLAMA_DRAIN_TIMEOUT, value: {{ int64 .Values.drainSeconds | quote }}}
         - {name: VLLAMA_LOAD_TIMEOUT, value: {{ int64 .Values.startupSeconds | quote }}}
+        - {name: VLLAMA_WATCH, value: "1"}
+        {{- if not $isHead }}
+        - {name: VLLAMA_MODELS_FILE, value: /etc/vllama/models}
+        {{- end }}
+        {{- if and $tls $isNode }}
+        - {name: VLLAMA_TLS_CERT, value: /etc/vllama-tls/tls.crt}
+        - {name: VLLAMA_TLS_KEY, value: /etc/vllama-tls/tls.key}
+        {{- else if $tls }}
+        - {name: VLLAMA_NODE_CERTS, value: /etc/vllama-tls/trusted.crt}
+        {{- end }}
+        {{- if .Values.inferencePool.enabled }}
+        - {name: VLLAMA_PICKER_PORT, value: {{ int64 .Values.inferencePool.metricsPort | quote }}}
+        {{- end }}
         {{- with .Values.apiKey.existingSecret }}
         - name: VLLAMA_API_KEY
           valueFrom: {secretKeyRef: {name: {{ . | quote }}, key: {{ $.Values.apiKey.key | quote }}}}
         {{- end }}
         {{- /* it serves everybody who can reach it, until `vllama keys add`; the image alone does not start */}}
-        {{- if not (or .Values.apiKey.existingSecret (eq (default "" .part) "node")) }}
+        {{- if not (or .Values.apiKey.existingSecret $isNode) }}
         - {name: VLLAMA_OPEN, value: "1"}
         {{- end }}
         {{- include "vllama.environment" . | nindent 8 }}
       ports:
         - {name: http, containerPort: 11434}
+        {{- if .Values.inferencePool.enabled }}
+        - {name: picker, containerPort: {{ int64 .Values.inferencePool.metricsPort }}}
+        {{- end }}
+      {{- $scheme := ternary ", scheme: HTTPS" "" (and (ne $tls "") $isNode) }}
       {{- /* a head is ready with its first node, which may download models for a long time */}}
       startupProbe:
-        httpGet: {path: {{ ternary "/livez" "/readyz" (eq (default "" .part) "head") }}, port: http}
+        httpGet: {path: {{ ternary "/livez" "/readyz" $isHead }}, port: http{{ $scheme }}}
         periodSeconds: 5
         failureThreshold: {{ div (add .Values.startupSeconds 64) 5 }}
       readinessProbe:
-        httpGet: {path: /readyz, port: http}
+        httpGet: {path: /readyz, port: http{{ $scheme }}}
         periodSeconds: 5
+        timeoutSeconds: 4
+      # a server that hangs finishes no response, so it gets no time for them
       livenessProbe:
-        httpGet: {path: /livez, port: http}
-        periodSeconds: 10
+        httpGet: {path: /livez, port: http{{ $scheme }}}
+        periodSeconds: 5
         timeoutSeconds: 5
+        terminationGracePeriodSeconds: 5
       {{- $resources := deepCopy .Values.resources }}
       {{- if gt (int .Values.gpu.count) 0 }}
       {{- $limits := merge (dict .Values.gpu.resource (int .Values.gpu.count)) (default dict $resources.limits) }}
@@ -129,11 +140,12 @@ spec:
       {{- end }}
       resources:
         {{- toYaml $resources | nindent 8 }}
-      {{- include "vllama.confined" . | nindent 6 }}
+      securityContext:
+        {{- toYaml .Values.securityContext | nindent 8 }}
       volumeMounts:
         {{- include "vllama.mounts" . | nindent 8 }}
-        {{- if .Values.config }}
-        - {name: config, mountPath: /etc/vllama, readOnly: true}
+        {{- if $tls }}
+        - {name: tls, mountPath: /etc/vllama-tls, readOnly: true}
         {{- end }}
         {{- if .part }}
         - {name: node-key, mountPath: /etc/vllama-node, readOnly: true}
@@ -142,7 +154,7 @@ spec:
         - {name: shm, mountPath: /dev/shm}
         {{- end }}
   volumes:
-    {{- if eq (default "" .part) "head" }}
+    {{- if $isHead }}
     - name: models
       emptyDir: {}
     {{- else if not (include "vllama.own-volumes" .) }}
@@ -157,9 +169,18 @@ spec:
       {{- end }}
     - name: tmp
       emptyDir: {}
-    {{- if .Values.config }}
-    - name: config
-      configMap: {name: {{ include "vllama.fullname" . }}}
+    - {{ include "vllama.config-volume" . | nindent 6 | trim }}
+    {{- if $tls }}
+    - name: tls
+      secret:
+        secretName: {{ $tls | quote }}
+        {{- if $isHead }}
+        items: [{key: {{ .Values.nodes.tls.trust | quote }}, path: trusted.crt}]
+        {{- end }}
+        defaultMode: 0440
+    {{- end }}
+    {{- with .Values.extraVolumes }}
+    {{- toYaml . | nindent 4 }}
     {{- end }}
     {{- if .part }}
     - name: node-key
