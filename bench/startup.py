@@ -54,8 +54,8 @@ def timed(command, lab, more=None):
     return ms_since(begun)
 
 
-def write_model(folder):
-    """Write a GGUF with one tensor, and as many tokens and merges as current models have."""
+def write_model(folder, vocabulary=VOCABULARY):
+    """Write a GGUF with one tensor, and by default as many tokens and merges as current models."""
 
     def string(text):
         return struct.pack("<Q", len(text)) + text.encode()
@@ -63,7 +63,7 @@ def write_model(folder):
     def strings(key, values):
         return string(key) + struct.pack("<IIQ", 9, 8, len(values)) + b"".join(map(string, values))
 
-    words = [f"token{number}" for number in range(VOCABULARY)]
+    words = [f"token{number}" for number in range(vocabulary)]
     pairs = [
         string("general.architecture") + struct.pack("<I", 8) + string("llama"),
         strings("tokenizer.ggml.tokens", words),

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from vllama.base import private
 from vllama.models.aliases import find_hub_alias
@@ -28,6 +29,9 @@ from vllama.models.settings import ModelsSettings
 from vllama.models.stores.base import Store
 from vllama.models.stores.local import check_base
 from vllama.models.types import Bundle, ModelInfo, Skipped
+
+if TYPE_CHECKING:
+    from vllama.models.headers.kept import KeptHeaders
 
 _INFOS_KEPT = 4096  # of a few KB each
 
@@ -45,6 +49,7 @@ class StoredModels:
         self.reaches_elsewhere = len(self._here) < len(self.stores)
         self.settings = settings
         self._infos: OrderedDict[tuple[object, ...], ModelInfo] = OrderedDict()
+        self._headers: KeptHeaders | None = None
         self._lock = threading.Lock()
 
     def list_stored(self) -> Sequence[Bundle]:
@@ -147,8 +152,11 @@ class StoredModels:
                 return self._infos[key]
         # not at the top: starting a server and listing models read no model
         from vllama.models.headers.info import read_info
+        from vllama.models.headers.kept import KeptHeaders
 
-        info = read_info(bundle)
+        if self._headers is None:
+            self._headers = KeptHeaders(self.settings.data_dir)
+        info = read_info(bundle, self._headers.read)
         with self._lock:
             self._infos[key] = info
             while len(self._infos) > _INFOS_KEPT:

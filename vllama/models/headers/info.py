@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
@@ -40,8 +40,10 @@ DRAFT_HEADS, PLAIN_DRAFT = ("dflash", "eagle3", "dspark"), "simple"
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
 
 
-def read_info(bundle: Bundle) -> ModelInfo:
-    """Read the headers of a bundle's files.
+def read_info(
+    bundle: Bundle, read_header: Callable[[Path], GgufHeader] = read_header
+) -> ModelInfo:
+    """Read the headers of a bundle's files, those of GGUF files by `read_header`.
 
     Raises BadModelFile for a file that is damaged, cut, or without weights.
     """
