@@ -17,7 +17,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 # installs what uv.lock has of a group or an extra, each file checked by its hash; after a change of pyproject.toml: make lock
 LOCKED = set -o pipefail; $(BIN)/uv export --frozen --quiet --no-emit-project --no-default-groups $(1) | $(PIP) install --requirement /dev/stdin
 
-.PHONY: demo dev lock test test-tools test-slow test-vllm test-engines test-clients test-cluster test-kubernetes test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama soak release clean
+.PHONY: demo dev lock test test-tools test-slow test-vllm test-engines test-clients test-cluster test-kubernetes test-conversations test-kills test-release test-vulkan test-smoke test-fast check check-ui fix docs docs-serve bench bench-ollama bench-scale soak release clean
 .DELETE_ON_ERROR:
 
 demo: $(ENVS)/llama-server $(STAMPS)/model
@@ -125,6 +125,10 @@ bench: $(STAMPS)/package
 bench-ollama: $(STAMPS)/package $(ENVS)/llama-server $(STAMPS)/model
 	$(BIN)/python -m bench.ollama $(if $(OLLAMA),--ollama $(OLLAMA)) $(if $(MODEL_FILE),--model-file $(MODEL_FILE)) \
 	  $(if $(SWAP_FILE),--swap-file $(SWAP_FILE)) $(if $(ROUNDS),--rounds $(ROUNDS)) $(if $(QUICK),--quick) $(ARGS)
+
+# what a request costs as models, keys, connections, conversations and nodes grow: some 10 minutes
+bench-scale: $(STAMPS)/package
+	$(BIN)/python -m bench.scale $(ARGS)
 
 # Random clients, kills, hangs and evictions against the fake engine; SEED=… repeats a run. MIX=1: three
 # models where two fit, all dialects, and an engine killed every ten seconds. TROUBLE=1: the same with

@@ -36,8 +36,8 @@ PAGES = sorted(
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PROMPT = re.compile(r"^(?:\w+)?\$ +")
 OTHERS = (
-    ".", "cat", "curl", "docker", "echo", "export", "ggml-rpc-server", "helm", "journalctl", "kubectl", "mkdir", "pip",
-    "podman", "python", "python3", "systemctl", "tar", "umask",
+    ".", "cat", "curl", "docker", "echo", "export", "ggml-rpc-server", "helm", "journalctl",
+    "kubectl", "mkdir", "pip", "podman", "python", "python3", "systemctl", "tar", "umask",
 )  # fmt: skip
 """Programs of examples that are not ours; the options of `vllama` behind them are checked."""
 PATHS = {word for route in ROUTES for word in route.spelling.split() if word.startswith("/")}

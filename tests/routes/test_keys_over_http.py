@@ -81,7 +81,7 @@ def test_a_key_is_made_changed_rotated_and_revoked(server: Server, admin: str) -
     assert ask(server, last, "GET", "/api/keys")[0] == 401
     assert ask(server, admin, "DELETE", "/api/keys/bob")[0] == 200
     assert ask(server, admin, "DELETE", "/api/keys/bob")[0] == 404
-    server.wait_for('audit: ann: keys rotate bob')
+    server.wait_for("audit: ann: keys rotate bob")
 
 
 def test_the_commands_see_the_same_keys(server: Server, admin: str) -> None:

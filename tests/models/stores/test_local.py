@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +19,10 @@ from vllama.models.create import NewModel, check_new_name, choose_quant, copy, c
 from vllama.models.library import Library, open_library
 from vllama.models.names.ref import CloudDisabled, ModelRef
 from vllama.models.settings import ModelsSettings
+from vllama.models.stores.base import Store
 from vllama.models.stores.blobs import ORPHAN_S, BlobStore
-from vllama.models.types import Format
+from vllama.models.stores.local import LocalStore
+from vllama.models.types import Bundle, Format
 
 
 @pytest.fixture
@@ -168,6 +171,30 @@ def test_a_base_that_has_moved_is_found_by_its_name(library: Library, home: Path
         .bundle
     )
     assert (moved.path, moved.system) == (home / "own" / "sub" / "tiny.gguf", "s")
+
+
+def test_bases_of_other_servers_do_not_have_all_records_read_again(library: Library, home: Path):
+    class Elsewhere(Store):
+        """A server that comes and goes; `served` are its models now."""
+
+        is_elsewhere, is_watched = True, False
+        served: tuple[Bundle, ...] = ()
+
+        def read_all(self):
+            return self.served
+
+        def find(self, ref):
+            return next(iter(self.served), None)
+
+    make(library, "mine")
+    other = Elsewhere()
+    store = LocalStore(home / "data", (other,))
+    assert [bundle.name for bundle in store.list()] == ["mine:latest"]
+    assert store.is_watched
+    (home / "own" / "tiny.gguf").unlink()  # from now on its base may be anywhere
+    assert store.list()[0].files and not store.is_watched
+    other.served = (replace(library.local.list()[0], path=home / "there", store="there"),)
+    assert store.list()[0].path == home / "there"
 
 
 def test_of_a_file_that_nobody_lists(library: Library, home: Path, tiny: Path):

@@ -40,9 +40,7 @@ DRAFT_HEADS, PLAIN_DRAFT = ("dflash", "eagle3", "dspark"), "simple"
 _HIDDEN = frozenset({"general.name", "tokenizer.chat_template"})
 
 
-def read_info(
-    bundle: Bundle, read_header: Callable[[Path], GgufHeader] = read_header
-) -> ModelInfo:
+def read_info(bundle: Bundle, read_header: Callable[[Path], GgufHeader] = read_header) -> ModelInfo:
     """Read the headers of a bundle's files, those of GGUF files by `read_header`.
 
     Raises BadModelFile for a file that is damaged, cut, or without weights.

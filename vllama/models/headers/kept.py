@@ -33,7 +33,7 @@ _decoder = msgspec.msgpack.Decoder(GgufHeader)
 
 
 class KeptHeaders:
-    """The headers kept in `folder`; without its database, and for small ones, they are read anew."""
+    """The headers kept in `folder`. Small ones are read anew; all are, without the database."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / FILE_NAME

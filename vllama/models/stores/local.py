@@ -47,14 +47,17 @@ class LocalStore(RemovingStore):
         self._folder = data_dir / "models"
         self.roots = (self._folder,)
         self._bases = tuple(bases)
-        self.is_watched = all(store.is_watched for store in bases)
+        self._asked_bases = False
         self.blobs = BlobStore(data_dir / "blobs")
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
         """Yield all models, even those whose base is missing, so that they can be removed."""
+        self._asked_bases = False
         for path in sorted(_list_records(self._folder)):
             name = f"{path.parent.name}:{path.stem}"
             yield from self.attempt(name, path, partial(self._read, path))
+        # a base that is not on this disk may be on a server that comes and goes
+        self.is_watched = not self._asked_bases or all(one.is_watched for one in self._bases)
 
     def find(self, ref: ModelRef) -> Bundle | None:
         """Return the model with that name, ignoring case."""
@@ -186,6 +189,7 @@ class LocalStore(RemovingStore):
         )
 
     def _find_in_bases(self, name: str) -> Bundle | None:
+        self._asked_bases = True
         try:
             ref = ModelRef.parse(name)
         except InvalidModelRef:  # an upstream may use any name
