@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from operator import eq
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 # what only requests need is imported by them: short commands come here, too
 if TYPE_CHECKING:
@@ -26,7 +26,10 @@ MAX_PATHS = 500  # a look-up that rests on more is never reused; a signature tak
 FRESH_NS = 2_000_000_000  # changes in one tick of a file system look alike; FAT's takes 2 s
 
 
-def sign(path: str | Path) -> tuple[int, int, int, int] | None:
+Signature: TypeAlias = tuple[int, int, int, int] | None
+
+
+def sign(path: str | Path) -> Signature:
     """Return inode, size and times of a file or folder, following links; None if it is missing."""
     try:
         status = os.stat(path)  # noqa: PTH116 - runs for each request, and is quicker
@@ -42,7 +45,7 @@ class Watch:
     """
 
     def __init__(self, max_paths: int = MAX_PATHS) -> None:
-        self.signed: dict[str, tuple[int, int, int, int] | None] = {}
+        self.signed: dict[str, Signature] = {}
         self._others: list[Watch] = []  # that it rests on, so that they hold
         self._max_paths = max_paths
         self._began_ns = time.time_ns()

@@ -37,7 +37,7 @@ from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
-from vllama.targets.nodes.choose import ChosenNode, NodeView, choose_node
+from vllama.targets.nodes.choose import ChosenNode, NodeView
 from vllama.targets.nodes.forward import Forward, NodeRefuses
 from vllama.targets.nodes.node import Node, describe_row
 from vllama.targets.nodes.watch import Names, Nodes
@@ -119,8 +119,8 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             nodes.nodes[name].reasons[model] = choice.reason
         log_context.model.set(model)
         gateway.meter.admit(running, model)
-        others = nodes.list_usable(model, local, [*tried, name], only)
-        has_other = choose_node([one for one in others if not one.fails]) is not None
+        others = nodes.find_usable(model, local, [*tried, name], only)
+        has_other = any(one.has_model and not one.fails for one in others)
         node = nodes.nodes[name]
         if answer is not None:
             log.info("%s: node %s was lost; response resumes on %s", model, tried[-1], name)

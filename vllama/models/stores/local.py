@@ -30,7 +30,7 @@ from vllama.models.disk import (
     remove_empty,
     remove_older,
 )
-from vllama.models.lookup import rest_on
+from vllama.models.lookup import Signature, rest_on, sign
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.stores.base import RemovingStore, Store, map_removal_errors, sum_real_sizes
 from vllama.models.stores.blobs import BlobStore
@@ -48,6 +48,7 @@ class LocalStore(RemovingStore):
         self.roots = (self._folder,)
         self._bases = tuple(bases)
         self._asked_bases = False
+        self._records: dict[Path, tuple[list[Signature], Bundle]] = {}
         self.blobs = BlobStore(data_dir / "blobs")
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
@@ -150,13 +151,17 @@ class LocalStore(RemovingStore):
         return None
 
     def _read(self, path: Path) -> Bundle:
-        """Read one file. Raises OSError, ValueError."""
+        """Read one file, if it or what it refers to has changed. Raises OSError, ValueError."""
         rest_on(path)
+        signed, known = [sign(path)], self._records.get(path)
+        if known is not None and known[0] == [*signed, *map(sign, known[1].files)]:
+            rest_on(*known[1].files)
+            return known[1]
         content, modified_s = path.read_bytes(), path.stat().st_mtime
         record = Record.decode(content, self.root)
         base = self._load_base(record.base)
         files = (*base.files, *list_model_files(*record.adapters, record.draft))
-        return replace(
+        bundle = replace(
             base,
             name=record.name,
             store=self.name,
@@ -167,6 +172,12 @@ class LocalStore(RemovingStore):
             base=record.base.name,
             **record.defined,
         )
+        self._records.pop(path, None)
+        signed += map(sign, files)
+        # else its base may move, or a folder of adapters get other files
+        if base.store == self.name and files and files == base.files and None not in signed:
+            self._records[path] = signed, bundle
+        return bundle
 
     def _load_base(self, base: Base) -> Bundle:
         rest_on(*base.files)

@@ -32,6 +32,11 @@ class NodeView:
     fails: bool = False
 
     @property
+    def has_model(self) -> bool:
+        """True if the model is in its memory or on its disk."""
+        return self.loaded or self.size_bytes is not None
+
+    @property
     def fits(self) -> int:
         """Fit of the model without unloading anything: 2 on GPUs, 1 in RAM, else 0."""
         need = (self.size_bytes or 0) * ROOM
@@ -52,7 +57,7 @@ def choose_node(nodes: Sequence[NodeView], known: str | None = None) -> ChosenNo
     `known` has answered the earlier turns of the conversation. Where the model fails on one node,
     others that have it are chosen.
     """
-    having = [one for one in nodes if one.loaded or one.size_bytes is not None]
+    having = [one for one in nodes if one.has_model]
     nodes = [one for one in having if not one.fails] or having
     steps: tuple[tuple[str, Callable[[NodeView], bool], Callable[[NodeView], float]], ...] = (
         ("the model is loaded there", lambda one: one.loaded and one.requests < one.slots, _busy),

@@ -13,7 +13,6 @@ import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from urllib.parse import urlsplit
 
 import msgspec
@@ -182,8 +181,13 @@ class Node:
         """Return its state for the choice."""
         on_disk = self.disk.get(model)
         size = on_disk.size if on_disk is not None else None
-        found = describe_row(self.name, self.find_row(model), size, self.free)
-        return replace(found, requests=self._count_requests(model, found.requests))
+        return describe_row(
+            self.name,
+            self.find_row(model),
+            size,
+            self.free,
+            lambda told: self._count_requests(model, told),
+        )
 
     async def follow(self, upstreams: Upstreams, on_disk: Callable[[], Awaitable[None]]) -> None:
         """Follow its events for ever; `on_disk` is awaited when its list of models was read.
@@ -221,18 +225,27 @@ class Node:
 
 
 def describe_row(
-    name: str, row: ModelRow | None, size: int | None, free: tuple[int, int]
+    name: str,
+    row: ModelRow | None,
+    size: int | None,
+    free: tuple[int, int],
+    count: Callable[[int], int] = int,
 ) -> NodeView:
-    """Return a node, by the row of a model and the size of its files, where it has them."""
+    """Return a node, by the row of a model and the size of its files, where it has them.
+
+    `count` returns the requests there are, by those that the row tells.
+    """
     if row is None or row.state == "failed":
-        return NodeView(name=name, size_bytes=size, free=free, fails=row is not None)
+        return NodeView(
+            name=name, requests=count(0), size_bytes=size, free=free, fails=row is not None
+        )
     numbers = (row.slots, row.requests, row.queued)
     slots, requests, queued = (one if isinstance(one, int) else 0 for one in numbers)
     return NodeView(
         name=name,
         loaded=True,
         slots=max(1, slots),
-        requests=requests + queued,
+        requests=count(requests + queued),
         size_bytes=size,
         free=free,
         fails=row.state == "backoff",

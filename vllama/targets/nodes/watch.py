@@ -196,17 +196,20 @@ class Nodes:
 
         `only` are the nodes that may answer for it, None: any.
         """
-        usable = self.list_usable(model, local, tried, only)
+        usable = list(self.find_usable(model, local, tried, only))
         usable = [one for one in usable if self._may_try(one.name)] or usable
         return choose_node(usable, self.find_known(model, prefix))
 
-    def list_usable(
+    def find_usable(
         self, model: str, local: NodeView | None, tried: Names, only: Names | None
-    ) -> list[NodeView]:
-        """Return the nodes that get requests now, this server among them."""
-        up = [node for node in self.list_up() if not node.is_drained and node.name not in tried]
-        views = [node.describe(model) for node in up] + ([local] if local is not None else [])
-        return [one for one in views if only is None or one.name in only]
+    ) -> Iterator[NodeView]:
+        """Yield the nodes that have a model and get requests now, this server among them."""
+        for node in self.list_up():
+            is_meant = node.name not in tried and (only is None or node.name in only)
+            if is_meant and not node.is_drained and node.has(model):
+                yield node.describe(model)
+        if local is not None and (only is None or local.name in only):
+            yield local
 
     def list_away(self, model: str) -> list[Node]:
         """Return the nodes that have the model, but are lost or drained.
