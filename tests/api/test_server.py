@@ -106,7 +106,7 @@ def test_a_server_that_cannot_start_says_why(environ: dict[str, str]) -> None:
     assert "no known repository on the hub" in caught.value.message
     with pytest.raises(ServeFailed) as caught, vllama.Server("fails", environ=environ, strict=True):
         pass
-    assert "exit code 3" in caught.value.message
+    assert "exited with code 3" in caught.value.message
 
 
 PROGRAM = """

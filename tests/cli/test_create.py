@@ -207,7 +207,7 @@ def test_parts_and_folders_stay_where_they_are(
         write_tiny_gguf(part, extra=partial(add_numbers, counts))
     done = vllama("create", "made", "-f", file)
     assert done.returncode == 0, done.stderr
-    assert "where it is: do not move or change it" in done.stderr.replace("\n", " ")
+    assert "in place: do not move or change it" in done.stderr.replace("\n", " ")
     assert list_blobs(tmp_path) == []
 
 

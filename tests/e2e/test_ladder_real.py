@@ -105,6 +105,6 @@ def test_weights_in_an_unknown_format_and_an_unknown_architecture(tmp_path: Path
         status, reply = server.post("/api/chat", {"model": "odd", "messages": HI, "stream": False})
         assert status == 500
         told = reply["error"]
-        assert told.index("does not support the architecture 'zzama'") < told.index("tried then: ")
+        assert told.index("does not support the architecture 'zzama'") < told.index("tried next: ")
         assert "instead of" in told and told.count("zzama") >= 2
         assert not server.tree() or all("llama" not in p.name() for p in server.tree())

@@ -58,9 +58,9 @@ def test_over_budget_is_told_in_each_dialect(path: str, tmp_path: Path) -> None:
         )
         for model in ("plain", "counts", "dear", "dear"):
             assert ask(server, ann, path, {"model": model, **BODIES[path]})[0] == 200
-        assert "the group 'poor' has used 80 % of its budget of this month" not in server.output
+        assert "group 'poor' has used 80 % of its budget of this month" not in server.output
         assert ask(server, ann, path, {"model": "dear", **BODIES[path]})[0] == 200  # 1.05 by now
-        server.wait_for("the group 'poor' has used 80 % of its budget of this month")
+        server.wait_for("group 'poor' has used 80 % of its budget of this month")
         status, told = ask(server, bob, path, {"model": "plain", **BODIES[path]})
         assert status == 429, "the budget is that of both, and of all models"
         assert "group 'poor' has used its budget of this month" in str(told)
@@ -100,5 +100,5 @@ def test_a_new_price_changes_no_earlier_spend(tmp_path: Path) -> None:
         config.write_text(CONFIG.replace("70000", "20000"))
         assert server.process
         server.process.send_signal(signal.SIGHUP)
-        server.wait_for("settings read again")
+        server.wait_for("settings reloaded")
         assert chat() == 0.45

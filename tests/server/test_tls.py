@@ -143,7 +143,7 @@ def test_the_expiry_of_a_certificate(days: float, warns: bool, pair: Pair, tmp_p
             )
         assert server.output.count("the certificate '") == warns
         pair.issue(days=90)
-        server.hang_up("certificate read again")
+        server.hang_up("certificate reloaded")
         assert abs(read() - expires_s - (90 - days) * 86_400) < 60
 
 

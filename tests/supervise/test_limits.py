@@ -111,7 +111,7 @@ def test_an_engine_that_is_too_large_is_restarted_and_the_cause_told(lab: Lab) -
 
     lab.play(lab.process("--token-interval", "9999", memory_limit_bytes=LIMIT), script)
     (cause,) = causes
-    assert cause.startswith("it took ") and cause.endswith(
+    assert cause.startswith("it used ") and cause.endswith(
         "of memory, more than its limit of 200 MiB"
     )
 
@@ -283,5 +283,5 @@ def test_the_cause_is_the_limit_whatever_the_exit() -> None:
     launch = Lab(Path("/nowhere")).spec(spec.Endpoint(port=1), memory_limit_bytes=LIMIT)
     assert "its limit of 200 MiB" in launch.explain(Exit(code=-9, excess_bytes=2 * LIMIT)).cause
     by_kernel = launch.explain(Exit(code=-9, excess_bytes=0)).cause
-    assert by_kernel == "it took more memory than its limit of 200 MiB"
+    assert by_kernel == "it used more memory than its limit of 200 MiB"
     assert launch.explain(Exit(code=-9)).cause == "killed by signal 9"

@@ -109,10 +109,10 @@ def test_output_of_any_size_does_not_block(tmp_path: Path) -> None:
     [
         (("/no/such/engine",), None, "cannot run '/no/such/engine': No such file"),
         (("no-such-engine-on-path",), None, "cannot run 'no-such-engine-on-path': No such file"),
-        ((str(Path(__file__)),), None, "cannot be run: Permission denied"),
+        ((str(Path(__file__)),), None, "Permission denied"),
         (("/bin/true",), Path("/no/such/folder"), "in '/no/such/folder': No such"),
         (("/bin/true", "a\0b"), None, "cannot run '/bin/true': embedded null byte"),
-        (("/bin/true", "x" * 3_000_000), None, "cannot be run: Argument list too long"),
+        (("/bin/true", "x" * 3_000_000), None, "Argument list too long"),
     ],
 )
 @in_loop

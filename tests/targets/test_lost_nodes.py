@@ -107,7 +107,7 @@ def read_text(lines: list[dict]) -> str:
 def test_another_response_is_not_glued_to_the_first(cluster, model, switches) -> None:
     share(cluster, model, *switches)
     lines = break_off(cluster, model)
-    assert "cannot go on: " in lines[-1]["error"] and "another answer" not in str(lines)
+    assert "cannot continue: " in lines[-1]["error"] and "another answer" not in str(lines)
     told = json.loads(switches[0][1]) if switches[0] else "".join(f"tok{n} " for n in range(60))
     assert told.startswith(read_text(lines)) and read_text(lines)
     assert ("response resumes" in cluster.head.output) == ("replays" in model)

@@ -668,7 +668,7 @@ def test_the_plans_of_all_nodes_are_shown_beside_each_other(cluster) -> None:
     assert f"the next request goes to {names[0]}" in shown.stdout + shown.stderr
     unknown = run("nobody", "--nodes")
     assert unknown.returncode == 0
-    assert "the next request is refused: model 'nobody' not found" in unknown.stderr
+    assert "the next request is rejected: model 'nobody' not found" in unknown.stderr
     refused = run("only", "both", "--nodes")
     assert refused.returncode == 2
     assert "specify one model" in refused.stderr

@@ -441,7 +441,7 @@ def test_graphs_of_a_day_are_asked_for_when_they_are_shown(server, open_page):
     expect(tokens).not_to_have_accessible_name(re.compile("000"))
     assert asked == []
     page.get_by_role("button", name="6 hours").click()
-    expect(tokens).to_have_accessible_name(re.compile(r"20,?000.* at most"))  # what held before
+    expect(tokens).to_have_accessible_name(re.compile(r"20,?000.* peak"))  # what held before
     marks = page.get_by_role("region", name="Loads and evictions")
     expect(marks.get_by_role("row").filter(has_text="older")).to_have_count(0)
     page.get_by_role("button", name="24 hours").click()

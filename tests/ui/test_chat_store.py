@@ -408,7 +408,7 @@ def test_an_import_adds_what_is_newer(server, open_page, tmp_path):
             {"conversations": [{**OLD, "turns": [{**OLD["turns"][0], "images": ["data:,%"]}]}]},
             "1 of 1 is damaged",
         ),
-        ({"format": 3, "conversations": []}, "a newer version"),
+        ({"format": 3, "conversations": []}, "a newer vllama"),
         ([], "it is not a conversation export"),
     ],
 )

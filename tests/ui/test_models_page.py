@@ -663,7 +663,7 @@ def test_load_options_say_what_they_change_and_hold(server, open_page):
     load = details.get_by_role("button", name="Load with these options")
     expect(load).to_be_disabled()
     for label, value, effect in (
-        ("Threads", "1", "1 thread, as asked for"),
+        ("Threads", "1", "1 thread, as requested"),
         ("Parallel requests", "3", ""),
     ):
         field = details.get_by_label(label)
@@ -678,7 +678,7 @@ def test_load_options_say_what_they_change_and_hold(server, open_page):
     options = {"num_thread": 1, "num_parallel": 3, "kv_cache_type": "q8_0"}
     assert sent.value.post_data_json == {"model": "plain:latest", "options": options}
     expect(find_card(page, "plain")).to_contain_text("ready")
-    assert "1 thread, as asked for" in server.get("/api/plan?model=plain")["reasons"]
+    assert "1 thread, as requested" in server.get("/api/plan?model=plain")["reasons"]
     details.get_by_label("Threads").fill("2")  # they stay open when the model gets a card
     details.get_by_role("button", name="Reload with these options").click()
     wait_until(

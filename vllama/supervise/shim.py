@@ -453,7 +453,7 @@ def main(args: list[str]) -> None:
     try:
         engine = start(argv, env, group)
     except OSError as error:
-        report(status_fd, f"error '{argv[0]}' cannot be run: {error.strerror}")
+        report(status_fd, f"error cannot run '{argv[0]}': {error.strerror}")
         os._exit(EXEC_FAILED)
     report(status_fd, f"pid {engine}")
     guard = TreeGuard(

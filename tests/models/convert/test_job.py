@@ -138,7 +138,7 @@ def test_a_projector_that_cannot_be_made(run, tmp_path):
     assert any("without its projector" in status for status in run.statuses)
     with pytest.raises(BadModelFile, match="Model FooForCausalLM is not supported"):
         run(str(folder), projector=True)
-    with pytest.raises(BadModelFile, match="it takes text only"):
+    with pytest.raises(BadModelFile, match="it is a text-only model"):
         run(str(local(tmp_path / "text")), projector=True)
 
 

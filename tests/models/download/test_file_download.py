@@ -270,9 +270,9 @@ def test_every_part_is_cut_again_and_again(big: StandInHub, settings: ModelsSett
 @pytest.mark.parametrize(
     ("fault", "says"),
     [
-        (Fault(status=503), "answered 503"),
-        (Fault(status=403), "answered 403"),
-        (Fault(status=400), "answered 400"),
+        (Fault(status=503), "returned 503"),
+        (Fault(status=403), "returned 403"),
+        (Fault(status=400), "returned 400"),
         (Fault(cut_after=0), "m.gguf"),
         (Fault(stall_after=0), "m.gguf"),
     ],

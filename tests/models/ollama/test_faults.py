@@ -169,7 +169,7 @@ def test_without_a_network_the_model_that_is_here_will_do(
         (json.dumps({"layers": [{"digest": "../../x"}]}).encode(), SourceError, "invalid blob"),
         (json.dumps({"layers": []}).encode(), NoPlan, "no model layer"),
         (json.dumps({"manifests": [{"digest": "x"}]}).encode(), SourceError, "a manifest list"),
-        (b" " * 5_000_000, SourceError, "too long"),
+        (b" " * 5_000_000, SourceError, "too large"),
     ],
 )
 def test_manifests_that_are_none(

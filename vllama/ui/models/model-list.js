@@ -61,7 +61,7 @@ class ModelList extends View {
         </label>
         <input
           type="search"
-          aria-label="Filter the models by name"
+          aria-label="Filter models by name"
           placeholder="Filter"
           @input=${(event) => this.change({ filter: event.target.value.trim().toLowerCase() })}
         />
