@@ -121,7 +121,7 @@ def test_running_and_waiting_answers_end_in_their_dialects(bee):
     asked = {**MODEL, **user(), "stream": False}
     status, headers, data = server.request("POST", "/api/chat", asked)
     assert status == 503 and headers["retry-after"], data
-    assert "cannot reach the upstream 'bee': no answer since 2" in json.loads(data)["error"]
+    assert "cannot reach the upstream 'bee': no response since 2" in json.loads(data)["error"]
     cable.mend()
     until(lambda: server.post("/api/chat", asked)[0] == 200)
 
@@ -137,7 +137,7 @@ def test_requests_that_hang_in_connect_end_too(bee):
     told = {json.loads(each.text)["error"]["message"].partition("; ")[0] for each in several}
     # one of them has found a connection that was kept from the request before
     assert f"cannot continue: {WORDS}" in told
-    assert any(text.startswith("cannot reach the upstream 'bee': no answer since") for text in told)
+    assert any(text.startswith("cannot reach the upstream 'bee': no response since") for text in told)
 
 
 def test_a_model_that_is_on_this_disk_too_but_without_engine_says_who_is_gone(tmp_path):
@@ -159,7 +159,7 @@ def test_a_model_that_is_on_this_disk_too_but_without_engine_says_who_is_gone(tm
                 text = json.loads(data)["error"]
                 texts.add(text)
                 assert status == 503 and headers["retry-after"], text
-                assert text.startswith("cannot reach the upstream: no answer since 2"), text
+                assert text.startswith("cannot reach the upstream: no response since 2"), text
                 return "and here: cannot" in text
 
             until(knows_both)

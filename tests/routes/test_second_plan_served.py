@@ -112,7 +112,7 @@ def test_it_ends_with_the_first_cause_and_what_was_tried(small):
     status, reply = ask(small, name)
     assert status == 500
     assert (
-        "no memory; tried then: a context of 2048 tokens instead of 4096 (the same)"
+        "no memory; tried next: a context of 2048 tokens instead of 4096 (the same)"
         in (reply["error"])
     )
     assert "buy some" in reply["error"] or "buy some" in row(small, name, "failed")["hint"]

@@ -242,7 +242,7 @@ def test_an_engine_that_takes_no_adapter_says_so(server, made, tmp_path):
     assert "ADAPTER " in server.post("/api/show", {"model": "adapted"})[1]["modelfile"]
     status, reply = server.post("/api/generate", {"model": "adapted", "prompt": "x"})
     assert status >= 400
-    assert "it has 1 adapters, and the engine takes none" in reply["error"]
+    assert "it has 1 adapters, and the engine supports none" in reply["error"]
     server.request("DELETE", "/api/delete", {"model": "adapted"})
     # the file was the model's alone
     until(lambda: not (server.home / "data" / "blobs" / digest.replace(":", "-")).exists())

@@ -683,7 +683,7 @@ def test_load_options_say_what_they_change_and_hold(server, open_page):
     details.get_by_role("button", name="Reload with these options").click()
     wait_until(
         page,
-        lambda: "2 threads, as asked for" in server.get("/api/plan?model=plain").get("reasons", []),
+        lambda: "2 threads, as requested" in server.get("/api/plan?model=plain").get("reasons", []),
     )
     server.post("/api/generate", {"model": "plain", "keep_alive": 0})
     expect(find_row(page, "plain")).to_be_visible()
