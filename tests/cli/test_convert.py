@@ -90,7 +90,7 @@ def test_create_quantizes(large: Path, data: Path, vllama: Vllama, tmp_path: Pat
     [
         ([], "Error: cannot convert '{}': it is already a GGUF file"),
         (["-q", "Q9"], 'Error: unsupported quantization "Q9"'),
-        (["-q", "f16"], "Error: cannot convert '{}': it is F16 already"),
+        (["-q", "f16"], "Error: cannot convert '{}': it is already F16"),
         (["--outtype", "q4_0"], "Error: cannot use this value of '--outtype'"),
         (["-q", "Q8_0", "-o", "/dev/null/x.gguf"], "Error: cannot write '/dev"),
     ],

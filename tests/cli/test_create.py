@@ -220,7 +220,7 @@ def test_parts_and_folders_stay_where_they_are(
         ("FROM org/nope", "Error: "),
         ("FROM mine\nFROM mine", "cannot use 'mine'"),
         ("FROM mine\nADAPTER ./a.gguf", "cannot use the adapter '"),
-        ("FROM mine\nTEMPLATE {{ .Prompt", "cannot use the template: line 1: the action"),
+        ("FROM mine\nTEMPLATE {{ .Prompt", "cannot use the template: line 1: unclosed action"),
     ],
 )
 def test_what_cannot_be_created(

@@ -88,7 +88,7 @@ def test_installed_listed_and_removed(vllama: Vllama, env: dict[str, str], uv: F
     refused = vllama("engines", "remove", "painter")  # it asks, and nobody is there
     assert refused.returncode == 2 and "pass --yes" in refused.stderr
     assert home(env).exists()
-    assert vllama("engines", "remove", "painter", "--yes").stdout == "Painter is removed\n"
+    assert vllama("engines", "remove", "painter", "--yes").stdout == "removed Painter\n"
     assert not home(env).exists()
     assert vllama("engines", "remove", "painter").returncode == 3
     lines = (home(env).parents[1] / "audit.jsonl").read_text().splitlines()

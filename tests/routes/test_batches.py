@@ -229,7 +229,7 @@ def test_a_batch_is_cancelled(client) -> None:
     assert client.batches.cancel(batch.id).status == "cancelling"
     ended = wait(client, batch)
     assert ended.status == "cancelled" and ended.request_counts.completed < 100
-    with pytest.raises(openai.ConflictError, match="it is over"):
+    with pytest.raises(openai.ConflictError, match="it has already finished"):
         client.batches.cancel(batch.id)
     assert client.batches.retrieve(batch.id) == ended
     if ended.request_counts.completed:
@@ -563,7 +563,7 @@ def test_one_server_of_a_folder_has_its_batches(tmp_path) -> None:
             assert done.returncode == 1 and "another server uses this data folder" in done.stderr
             live = {"model": NAME, "prompt": "@tokens=2", "stream": False}
             assert second.post("/api/generate", live)[0] == 200
-        assert "return 503: another server uses this data folder" in second.output
+        assert "(503): another server uses this data folder" in second.output
         kill(first)
         deadline_s = time.monotonic() + LIMIT_S
         while second.request("GET", "/v1/batches")[0] == 503:
@@ -620,7 +620,7 @@ def test_a_stop_does_not_wait_and_a_removed_input_is_told(tmp_path) -> None:
         wait(client, batch, "in_progress")
         while not any(x["state"] == "ready" for x in server.get("/api/ps")["models"]):
             time.sleep(0.02)
-        with pytest.raises(openai.ConflictError, match=f"{batch.id} reads it"):
+        with pytest.raises(openai.ConflictError, match=f"{batch.id} is using it"):
             client.files.delete(batch.input_file_id)
         (server.home / "data" / "batches" / f"{batch.input_file_id}.data").unlink()
         begun_s = time.monotonic()
@@ -645,7 +645,7 @@ def test_the_command(server, tmp_path) -> None:
     file.write_bytes(write([row(1), row(2, model="else"), row(3, temperature="hot")]))
     run = partial(run_command, server, str(file))
     done = run("-o", str(out), "--model", NAME)
-    assert done.returncode == 1 and "completed: answers 2, errors 1" in done.stderr
+    assert done.returncode == 1 and "completed: responses 2, errors 1" in done.stderr
     assert len(out.read_text().splitlines()) == 2
     assert "row-3" in (tmp_path / "out.errors.jsonl").read_text()
     file.write_bytes(write([row(1)]))
@@ -679,7 +679,7 @@ def test_the_command_lists_batches_and_goes_on_with_one(server, client, tmp_path
     assert long.id in before and before == {each.id for each in client.batches.list()}
     assert long.id in run().stdout
     ended = run(long.id, "--cancel")
-    assert ended.returncode == 1 and "cancelled: answers 0, errors 0" in ended.stderr
+    assert ended.returncode == 1 and "cancelled: responses 0, errors 0" in ended.stderr
     done = run("-", given=write([row(1)]).decode())
     assert done.returncode == 0 and json.loads(done.stdout)["custom_id"] == "row-1"
     (newest,) = {each.id for each in client.batches.list()} - before

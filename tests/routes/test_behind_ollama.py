@@ -15,6 +15,7 @@ pytestmark = pytest.mark.slow  # two servers as processes of their own
 ONCE = "Once upon a time"
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 PIXEL = "iVBORw0KGgo="  # nobody looks into it
+USUAL = {"top_p": 0.9}  # Ollama's default, in case it goes by /v1
 OPTIONS = {"temperature": 0, "num_predict": 3, "stop": ["tok9"], "top_k": 7, "seed": 5}
 GENERATED = [
     {"prompt": ONCE, "raw": True},
@@ -176,7 +177,7 @@ def test_an_ollama_is_asked_by_its_own_route(ollama):
         assert (last["prompt_eval_duration"], last["eval_duration"]) == (5_000_000, 9_000_000)
         assert "context" not in last  # as Ollama's, of a raw prompt
         sent = find_sent(there)
-        assert sent == {**body, "model": "m:latest", "stream": True}
+        assert sent == {**body, "model": "m:latest", "stream": True, "options": OPTIONS | USUAL}
 
 
 @pytest.mark.parametrize(

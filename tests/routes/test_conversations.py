@@ -236,7 +236,7 @@ def test_a_share_without_a_cache_is_told(tmp_path) -> None:
     config = tmp_path / "config.toml"
     config.write_text(f'[models."{NAME}"]\ncache_disk = "100MB"\n')
     with Server(tmp_path, env={"VLLAMA_CONFIG": str(config)}) as server:
-        server.wait_for(f"cache_disk of {NAME} has no effect: without --cache-disk")
+        server.wait_for(f"cache_disk of {NAME} has no effect without --cache-disk")
 
 
 def test_a_model_can_be_left_out_and_a_second_server_is_refused(tmp_path) -> None:

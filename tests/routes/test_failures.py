@@ -204,7 +204,7 @@ def test_an_engine_that_does_not_start_names_the_cause(server):
 def test_one_failure_is_one_line_of_the_log_beside_that_of_the_request(server):
     name = server.model("one-line", "--exit-before-ready", "--exit-code", "3")
     assert whole(server, name)[0] == 500
-    ended = f"{name}:latest: it ended with"
+    ended = f"{name}:latest: it exited with"
     output = server.wait_for(f" access: .*{ended}")
     told = [line for line in output.splitlines() if ended in line]
     own = [line for line in told if " access: " not in line]

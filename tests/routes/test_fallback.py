@@ -198,7 +198,7 @@ def test_metrics_and_log_tell_of_it(chained):
     _, _, data = chained.request("GET", "/metrics")
     lines = [line for line in data.splitlines() if line.startswith(b"vllama_fallbacks_total{")]
     assert any(b'link="broken:latest"' in x and b'"engine_start_failed"' in x for x in lines)
-    chained.wait_for("broken: it cannot answer")
+    chained.wait_for("broken: it failed")
 
 
 def test_no_request_fails_while_one_link_lives(three, tmp_path):

@@ -50,7 +50,7 @@ def test_a_model_to_load_is_waited_for_and_may_be_unloaded_later(tmp_path):
         assert (status, reply["status"]) == (503, "error")
         (reason,) = reply["reasons"]
         assert reason["what"] == "model first"
-        assert "cannot start first:latest: it ended" in reason["why"]
+        assert "cannot start first:latest: it exited with code 0" in reason["why"]
         gate.write_text("")
         assert server.post("/api/chat", {"model": "first", **user(), "stream": False})[0] == 200
         assert asked(server, "/health") == (200, {"status": "ok"})
@@ -139,7 +139,7 @@ def test_the_reasons_are_for_those_with_a_key(tmp_path):
     url = f"http://127.0.0.1:{free_port()}"
     options = ("--upstream", url, "--api-key", "sesame")
     with Server(tmp_path, *options, fake=False) as server:
-        server.wait_for("cannot serve")
+        server.wait_for("waiting for an upstream")
         assert asked(server, "/readyz") == (503, {"status": "not ready"})
         status, reply = asked(server, "/readyz", {"authorization": "Bearer sesame"})
         assert status == 503 and url in str(reply)

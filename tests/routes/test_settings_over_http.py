@@ -124,7 +124,7 @@ def test_paths_commands_addresses_and_keys_cannot_be_changed(server: Configured,
     ("values", "status", "words"),
     [
         ({"keep_alive": "soon"}, 400, 'cannot set keep_alive to "soon"'),
-        ({"upstream_traits": "x"}, 400, "it was removed; write [upstreams.NAME]"),
+        ({"upstream_traits": "x"}, 400, "it was removed; use [upstreams.NAME]"),
         ({"threads": -1}, 400, 'cannot set threads to "-1"'),
         ({"engine": "/bin/sh"}, 400, "must be one of auto, external"),
         ({"engine": "../fake"}, 400, "must be one of auto, external"),

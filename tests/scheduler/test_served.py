@@ -217,9 +217,9 @@ def test_one_that_used_up_its_restarts_has_failed_until_it_is_stopped(tmp_path):
         until(is_refused)
         (failed,), _, headers, data = refusals[-1]
         assert failed["name"] == "dying:latest"
-        assert "exit code 3" in failed["cause"]
+        assert "exited with code 3" in failed["cause"]
         assert failed["retry_after"] > 0
-        assert "exit code 3" in json.loads(data)["error"]
+        assert "exited with code 3" in json.loads(data)["error"]
         assert int(headers["retry-after"]) >= 1
         server.model(name)  # mended
         server.post("/api/generate", {"model": name, "keep_alive": 0})

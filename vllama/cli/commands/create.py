@@ -117,7 +117,7 @@ def create(
         with open_display() as display:
             place = library.local.blobs.bring(path, display, link=link)
         if link:
-            how = "via a hard link" if place == path else "in place, as it cannot be linked"
+            how = "in place, as it cannot be linked" if place == path else "via a hard link"
             say_aside(f"using '{path}' {how}: do not change it")
         return place
 

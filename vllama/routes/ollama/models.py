@@ -177,7 +177,8 @@ async def show(gateway: Gateway, request: Request) -> None:
     if request.header(b"user-agent").startswith("GitHubCopilotChat/"):
         reply["model_info"]["general.basename"] = name  # the value that Copilot shows
     reply.pop("parameters", None)  # those that the request names are shown in the Modelfile only
-    if parameters := format_parameters(list_parameters(own, info)) or there.get("parameters"):
+    known = replace(info, sampling={}) if there else info  # what is assumed of another server
+    if parameters := format_parameters(list_parameters(own, known)) or there.get("parameters"):
         reply["parameters"] = parameters
     if projector := there.get("projector_info"):
         reply.setdefault("projector_info", projector)
