@@ -666,7 +666,7 @@ def test_the_command(server, tmp_path) -> None:
         assert refused.returncode == 2 and reason in refused.stderr, refused.stderr
         assert "completed" not in refused.stderr
     file.write_bytes(write([row(1)]) + b"\n{nothing}\n")
-    assert "line 3 is not a request" in run().stderr
+    assert "line 3 is not a batch request" in run().stderr
     file.write_text("\n")
     assert "it has no requests" in run().stderr
 

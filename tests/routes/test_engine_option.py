@@ -40,6 +40,9 @@ def test_a_plan_with_load_options_is_that_of_the_load(tmp_path):
     with Server(tmp_path) as server:
         server.model("plain")
         options = {"num_parallel": 3, "num_thread": 1, "num_ctx": 8192, "kv_cache_type": "q8_0"}
+        for model in ("plain", "not-here"):
+            status, told = server.post("/api/plan", {"model": model, "options": {"stop": [1]}})
+            assert (status, "must be of an array" in told["error"]) == (400, True), told
         before = server.get("/api/plan?model=plain")
         status, plan = server.post("/api/plan", {"model": "plain", "options": options})
         assert status == 200

@@ -22,6 +22,7 @@ from vllama.base.errors import (
     VllamaError,
 )
 from vllama.base.meaning import TEXT, make_integer, says
+from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import LEAST, PlanBody
 from vllama.machine.detect import with_free_memory
@@ -262,6 +263,8 @@ async def _preview(
 ) -> tuple[dict[str, Any], Facts, bool]:
     """Return the report, the facts that it was made with, and whether the model runs so."""
     given = {key: wanted[key] for key in PREFERENCES if wanted.get(key) not in (None, "")}
+    options = wanted.get("options") or {}
+    resolve_options({}, options)  # their types, also for a model that is not here
     facts = gateway.facts
     check_preferences(given, facts)
     facts = replace(facts, settings=replace(facts.settings, **given))
@@ -280,7 +283,6 @@ async def _preview(
                 raise
             told = {"model": name, "error": error.message, "hint": error.hint}
         return told, facts, False
-    options = wanted.get("options") or {}
     need = Need(load=entry.options(options)[1]) if options else DEFAULT_NEED
     as_it_runs = not (given or options)
     describe = partial(describe_plan, facts=facts, as_it_runs=as_it_runs, need=need)
