@@ -137,7 +137,9 @@ def test_requests_that_hang_in_connect_end_too(bee):
     told = {json.loads(each.text)["error"]["message"].partition("; ")[0] for each in several}
     # one of them has found a connection that was kept from the request before
     assert f"cannot continue: {WORDS}" in told
-    assert any(text.startswith("cannot reach the upstream 'bee': no response since") for text in told)
+    assert any(
+        text.startswith("cannot reach the upstream 'bee': no response since") for text in told
+    )
 
 
 def test_a_model_that_is_on_this_disk_too_but_without_engine_says_who_is_gone(tmp_path):

@@ -77,7 +77,7 @@ def test_who_acted_by_a_proxys_key_is_in_the_audit_log(server: Server) -> None:
         copy,
         {"authorization": f"Bearer {web}", "x-forwarded-email": "ann@x.org"},
     )
-    server.wait_for('audit: web for ann@x.org: models copy')
+    server.wait_for("audit: web for ann@x.org: models copy")
 
 
 @pytest.mark.parametrize("of", ["key", "group"])

@@ -137,7 +137,9 @@ def test_a_read_only_server_refuses_the_owners_commands(
             done = run(server, *make("old"))
             refused = f"cannot change models: the server at 127.0.0.1:{server.port} is read-only"
             assert done.returncode == 1 and done.stdout == "", (command, done)
-            assert done.stderr == f"Error: {refused}\nHint: restart it without --read-only\n", command
+            assert done.stderr == f"Error: {refused}\nHint: restart it without --read-only\n", (
+                command
+            )
         assert list_models(server) == before
         for reading in (("list",), ("show", "base")):
             assert run(server, *reading).returncode == 0
