@@ -39,9 +39,8 @@ export function runningCard(model, page) {
 /** @param {ModelRow} live */
 function speed(live) {
   const names = listSharing(live);
-  const now = rateNow(names);
   const last = lastRate(names);
-  if (now || live.requests) return html`<p class="speed"><strong>${rate(now)}</strong> tokens/s now</p>`;
+  if (live.requests) return html`<p class="speed"><strong>${rate(rateNow(names))}</strong> tokens/s now</p>`;
   return html`<p class="speed muted">${last ? html`<strong>${rate(last)}</strong> tokens/s, last response` : "No response yet"}</p>`;
 }
 
