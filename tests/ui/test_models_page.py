@@ -550,7 +550,7 @@ def test_models_are_grouped_and_sorted(library, open_page):
     for label, names in orders.items():
         sort.select_option(label)
         expect(groups).to_have_count(0)
-        assert list_names(page)[: len(names)] == names
+        wait_until(page, lambda: list_names(page)[: len(names)] == names)  # noqa: B023
     sort.select_option("Fit")
     expect(groups).to_have_text(["Fits now", "Too large"])
     assert list_names(page)[-1] == "huge"
