@@ -29,7 +29,7 @@ def test_a_request_that_takes_too_much_memory_is_told_so_and_others_go_on(tmp_pa
             status, reply = server.post("/api/chat", ask(name, TAKES) | {"stream": False})
             lines = [json.loads(line) for line in (begun + other.read()).splitlines()]
         assert status == 500
-        assert "it took " in reply["error"] and "more than its limit of " in reply["error"]
+        assert "it used " in reply["error"] and "more than its limit of " in reply["error"]
         assert "".join(line["message"]["content"] for line in lines) == WHOLE
         # the log names all requests that may have been the cause
         server.wait_for(r"supervise: .*more than its limit")

@@ -389,7 +389,7 @@ def test_a_server_is_not_ready_before_its_upstream_is(tmp_path):
         elsewhere.start()
         try:
             said = server.wait_for("ready: http")
-            assert f"upstream: {elsewhere.url} answers" in said
+            assert f"upstream: {elsewhere.url} responds" in said
             assert said.count("waiting for") == 1
             assert server.request("GET", "/readyz")[0] == 200
         finally:

@@ -90,6 +90,21 @@ READ = """name => new Promise((resolve, reject) => {
   };
 })"""
 
+SAVE_WHEN_ASKED = """(() => {
+  const post = BroadcastChannel.prototype.postMessage;
+  BroadcastChannel.prototype.postMessage = function (message) {
+    const isFirst = message.kind === "who" && !globalThis.saved;
+    if (isFirst) indexedDB.open("vllama").onsuccess = (event) => {
+      const transaction = event.target.result.transaction(["answers"], "readwrite");
+      const answers = transaction.objectStore("answers");
+      const all = answers.getAll();
+      all.onsuccess = () => answers.put({ ...all.result[0], saved: Date.now() });
+      globalThis.saved = true;
+    };
+    return post.call(this, message);
+  };
+})()"""
+
 TELL_OLDER = """title => new Promise((resolve, reject) => {
   const request = indexedDB.open("vllama");
   request.onerror = () => reject(request.error);
@@ -177,6 +192,22 @@ def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
     expect(answer).to_contain_text("tok5 ")
     expect(answer).to_contain_text(BROKEN)
     expect(answer.get_by_role("button", name="Continue")).to_be_visible()
+
+
+def test_the_last_save_of_a_closed_tab_may_come_late(server, open_page):
+    """A page may read an answer before the last save of the tab that wrote it."""
+    page = open_chat(open_page, server, "plain")
+    lose_streams(page.context)
+    say(page, f"Tell a long story {SLOW}")
+    expect(page.locator("article.assistant")).to_contain_text("tok40 ")
+    address = page.url
+    with pytest.raises(Error):
+        page.goto("chrome://crash")
+    after = page.context.new_page()
+    after.add_init_script(SAVE_WHEN_ASKED)
+    after.goto(address)
+    expect(after.locator("article.assistant")).to_contain_text(BROKEN)
+    assert after.evaluate("globalThis.saved")
 
 
 def test_two_tabs_show_each_others_messages(server, open_page):

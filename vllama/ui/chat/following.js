@@ -53,7 +53,9 @@ export async function look() {
   for (const { id, saved } of shown) {
     if (await isWrittenElsewhere(id)) continue;
     const answer = await claimAnswer(id, saved);
-    if (answer && !running.has(id)) write(answer);
+    // the tab's last words were stored after this one read them
+    if (!answer) return takeOver({ conversation: session.conversation.id, turns: [], answers: [id] });
+    if (!running.has(id)) write(answer);
   }
   if (shown.length) looking = setTimeout(look, LOOK_MS);
 }
