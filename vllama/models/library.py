@@ -17,7 +17,7 @@ from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelN
 from vllama.base.spelling import find_similar
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import list_model_files
-from vllama.models.lookup import Entry, Watch, rest_on
+from vllama.models.lookup import HINT_AGE_S, Entry, Watch, rest_on
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, add_default_tag, is_cloud
 from vllama.models.remote import Remote, make_missing_path_error
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
@@ -68,7 +68,8 @@ class Library(StoredModels):
         with Watch() as watch:
             bundle = self._find(name)
             if bundle is None:
-                raise self._make_missing_error(name, may_pull=may_pull)
+                with Watch(max_age_s=HINT_AGE_S):
+                    raise self._make_missing_error(name, may_pull=may_pull)
             return self.make_entry(self._configure(bundle, name), watch)
 
     def make_entry(self, bundle: Bundle, watch: Watch) -> Entry:
