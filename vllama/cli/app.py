@@ -16,7 +16,7 @@ from typing import Any
 
 from vllama import __version__
 from vllama.base.spelling import find_similar, suggest
-from vllama.cli.command_index import ALIASES, COMMANDS, QUICK
+from vllama.cli.command_index import ALIASES, COMMANDS
 
 INTERRUPTED = 130
 USAGE = 2
@@ -84,8 +84,6 @@ def run(argv: Sequence[str]) -> int:
             from vllama.cli.menu import show_menu
 
             status = show_menu(run)
-        elif _is_answered(argv):
-            status = 0
         else:
             status = _run_command(*prepare(list(argv)))
             if status == USAGE and _is_agent():
@@ -104,17 +102,13 @@ def run(argv: Sequence[str]) -> int:
         return 1
 
 
-def _is_answered(argv: Sequence[str]) -> bool:
-    """Print the response of a running server to a quick command; return whether there was one."""
-    if not argv or ALIASES.get(argv[0], argv[0]) not in QUICK:
-        return False
-    from vllama.cli.quick import answer
-
-    return answer(argv)
-
-
 def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     """Parse the arguments and run the command; show what is wrong with either."""
+    if args[0] in ("list", "ls", "ps", "show"):
+        from vllama.cli.quick import answer
+
+        if answer(args):
+            return 0
     import typer
 
     from vllama.base.errors import VllamaError

@@ -57,12 +57,6 @@ HIDDEN = {
     "completion": "Print a shell completion script.",
 }
 ALIASES = {"ls": "list", "start": "serve", "login": "signin", "logout": "signout"}
-QUICK = {
-    "list": ("--json",),
-    "ps": ("--json",),
-    "show": ("--json", "--license", "--modelfile", "--parameters", "--system", "--template"),
-}
-"""Commands that a running server may respond to, with one of these options at most."""
 
 _PLACES = {
     "inspect": "inspect_:inspect_",

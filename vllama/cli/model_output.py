@@ -43,7 +43,7 @@ def show_models(told: Mapping[str, Any], part: str, *, as_json: bool) -> None:
 
 
 def show_model(
-    shown: Mapping[str, Any], part: str = "", *, as_json: bool = False, verbose: bool = False
+    shown: Mapping[str, Any], part: str, *, as_json: bool, verbose: bool = False
 ) -> None:
     """Show the description of a model, or one part of it."""
     if as_json:

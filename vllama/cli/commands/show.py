@@ -47,4 +47,4 @@ def show(
     from vllama.models.shown import describe_to_owner
 
     shown = describe_to_owner(library, bundle, verbose=verbose)
-    show_model(shown, *wanted, as_json=as_json, verbose=verbose)
+    show_model(shown, "".join(wanted), as_json=as_json, verbose=verbose)

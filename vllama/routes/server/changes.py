@@ -50,5 +50,7 @@ async def read_removed(starting: Starting, request: Request) -> list[str] | None
 
 
 # the secret stands for a key
-_own: dict[str, Any] = {"keyless": True, "starting": note_early, "described": False}
-ROUTES = (server_route(f"POST {CHANGES}", note_changes, RouteKind.OPEN, **_own),)
+OWN: dict[str, Any] = {"keyless": True, "described": False}
+ROUTES = (
+    server_route(f"POST {CHANGES}", note_changes, RouteKind.OPEN, starting=note_early, **OWN),
+)

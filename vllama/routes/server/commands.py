@@ -14,16 +14,16 @@ from vllama import __version__, config
 from vllama.base import executors
 from vllama.base.errors import NotFound, VllamaError
 from vllama.base.servers import COMMANDS
+from vllama.chat.bodies import Body
 from vllama.config.address import is_loopback, reachable_host
 from vllama.dialects.ollama.read import decode_request
 from vllama.models.listing import describe_models
 from vllama.models.shown import describe_to_owner
 from vllama.routes.ollama.models import list_loaded
 from vllama.routes.route import RouteKind, server_route
-from vllama.routes.server.changes import is_owner
+from vllama.routes.server.changes import OWN, is_owner
 
 if TYPE_CHECKING:
-    from vllama.models.library import Library
     from vllama.net.http.request import Request
     from vllama.routes.context import Gateway
 
@@ -31,14 +31,14 @@ PROCESS = ("HOME", "TZ", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "PYTHONPATH")
 """Variables that a process reads without the settings."""
 
 
-class CommandBody(msgspec.Struct):
-    """A command and the process that it runs in."""
+class CommandBody(Body):
+    """A command, and what its process has of the environment."""
 
     command: str
+    model: str
     environ: dict[str, str]
     prefix: str
     version: str
-    model: str = ""
 
 
 async def answer_command(gateway: Gateway, request: Request) -> None:
@@ -47,42 +47,32 @@ async def answer_command(gateway: Gateway, request: Request) -> None:
         raise NotFound("cannot respond to the command: this server uses another data folder")
     body, told = decode_request(await request.body(), CommandBody), None
     with suppress(VllamaError):
-        if not await executors.disk.run(sees_the_same, gateway, body):
-            pass
-        elif body.command == "ps":
+        told = await executors.disk.run(read, gateway, body)
+        if told is not None and body.command == "ps":
             told = msgspec.to_builtins(await list_loaded(gateway))
-        else:
-            told = await executors.disk.run(describe, gateway.catalog.library, body)
-    if told is None:
-        request.respond(204, b"")
-    else:
-        request.respond(200, json.dumps(told).encode())
+    request.respond(
+        204 if told is None else 200, b"" if told is None else json.dumps(told).encode()
+    )
 
 
-def sees_the_same(gateway: Gateway, body: CommandBody) -> bool:
-    """Tell whether the command has the settings of this server. Raises ConfigError."""
-    if (body.version, body.prefix) != (__version__, sys.prefix):
-        return False
-    if any(body.environ.get(name) != os.environ.get(name) for name in PROCESS):
-        return False
+def read(gateway: Gateway, body: CommandBody) -> dict[str, Any] | None:
+    """Return what the models' files tell; None if the command may see others than this server."""
     settings, library = config.load({}, body.environ), gateway.catalog.library
-    if settings.notes or not is_loopback(reachable_host(settings.host)):  # which is reported
-        return False
+    is_same = (body.version, body.prefix) == (__version__, sys.prefix) and all(
+        body.environ.get(name) == os.environ.get(name) for name in PROCESS
+    )
+    # the command itself reports both
+    if not is_same or settings.notes or not is_loopback(reachable_host(settings.host)):
+        return None
     if body.command == "ps":
-        is_open = settings.key_to_send is None and not gateway.keys.is_required
-        return is_open and settings.url == gateway.in_use.config.url
-    return not library.reaches_elsewhere and config.models_settings(settings) == library.settings
-
-
-def describe(library: Library, body: CommandBody) -> dict[str, Any]:
-    """Return the models, or the one that is asked for. Raises VllamaError."""
+        needs_key = settings.key_to_send is not None or gateway.keys.is_required
+        return None if needs_key or settings.url != gateway.in_use.config.url else {}
+    if library.reaches_elsewhere or config.models_settings(settings) != library.settings:
+        return None
     if body.command == "list":
         return describe_models(library)
     bundle = library.find(body.model).bundle.without_settings()
     return describe_to_owner(library, bundle, verbose=False)
 
 
-# the secret stands for a key
-ROUTES = (
-    server_route(f"POST {COMMANDS}", answer_command, RouteKind.OPEN, keyless=True, described=False),
-)
+ROUTES = (server_route(f"POST {COMMANDS}", answer_command, RouteKind.OPEN, **OWN),)
