@@ -56,9 +56,10 @@ def change_models(settings: Config) -> Iterator[list[str]]:
     Raises BadRequest if every server that responds refuses.
     """
     from vllama.base.servers import CHANGES, find_servers
-    from vllama.cli.client import Client
 
     def post(server: RunningServer, body: Mapping[str, object]) -> None:
+        from vllama.cli.client import Client  # needed only if a server runs
+
         url, key, file = server.url, server.secret, server.certificate
         with Client(url, key=key, limit_s=ASK_LIMIT_S, certificate=file) as client:
             client.post(CHANGES, body)

@@ -223,7 +223,14 @@ class PulledNames:
 
     def list_asked(self, shown: str) -> list[str]:
         """Return the names by which what is shown as `shown` was pulled, in full, lower case."""
-        return [name for name, pair in self._read().items() if pair[0].lower() == shown.lower()]
+        return self.index_asked().get(shown.lower(), [])
+
+    def index_asked(self) -> dict[str, list[str]]:
+        """Return the names by which models were pulled, by the shown ones in lower case."""
+        asked: dict[str, list[str]] = {}
+        for name, (shown, _) in self._read().items():
+            asked.setdefault(shown.lower(), []).append(name)
+        return asked
 
     def forget(self, shown: str, bundle: str) -> bool:
         """Forget a shown name of a bundle; tell whether others of it are left."""

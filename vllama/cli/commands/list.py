@@ -30,7 +30,7 @@ def list_models(
         show_all_nodes(part.lower(), as_json=as_json)
         return
     library = local_library(load_settings())
-    from vllama.models.listing import describe_models
+    from vllama.models.library import describe_models
 
     show_models(describe_models(library), part, as_json=as_json)
 

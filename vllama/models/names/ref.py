@@ -279,7 +279,7 @@ class ModelRef:
 
         Hub models are displayed with their host, so two segments are a namespaced local name.
         """
-        return _read_canonical(name) in self.candidates
+        return read_canonical(name) in self.candidates
 
     def with_tag(self, tag: str) -> ModelRef:
         """Return the same hub or library name with another tag."""
@@ -287,7 +287,7 @@ class ModelRef:
 
 
 @lru_cache(maxsize=16_384)
-def _read_canonical(name: str) -> str | None:
+def read_canonical(name: str) -> str | None:
     """Return the first canonical name of a text; None if it is no name."""
     try:
         return ModelRef.parse(name).candidates[0]

@@ -17,7 +17,7 @@ from vllama.base.servers import COMMANDS
 from vllama.chat.bodies import Body
 from vllama.config.address import is_loopback, reachable_host
 from vllama.dialects.ollama.read import decode_request
-from vllama.models.listing import describe_models
+from vllama.models.library import describe_models
 from vllama.models.shown import describe_to_owner
 from vllama.routes.ollama.models import list_loaded
 from vllama.routes.route import RouteKind, server_route
