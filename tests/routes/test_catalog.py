@@ -372,6 +372,21 @@ def test_a_watch_that_never_ran_holds_nothing() -> None:
     assert not Watch().holds()
 
 
+def test_only_a_hint_is_content_with_a_list_of_late(tmp_path: Path) -> None:
+    place = Place(tmp_path)
+    place.gguf("own/first.gguf")
+    place.library.list()
+    place.gguf("own/second.gguf")
+    with Watch(max_age_s=600):
+        assert [bundle.name for bundle in place.library.list()] == ["first:latest"]
+    with Watch():
+        assert len(place.library.list()) == 2
+    place.gguf("own/third.gguf")
+    with pytest.raises(ModelNotFound):
+        place.library.find("thirt")
+    assert place.library.find("third").bundle.name == "third:latest"
+
+
 def test_changes_within_a_tick_of_the_clock_are_seen(tmp_path: Path) -> None:
     place = Place(tmp_path)
     file = place.gguf("own/quick.gguf")
