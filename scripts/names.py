@@ -30,7 +30,9 @@ RULES = (
             "config/",
             "supervise/",
             "machine/environments/",
+            "base/folders.py",
             "base/owner.py",
+            "cli/quick.py",  # importing `config` takes longer than it may
             "engines/llamacpp/xllamacpp_child.py",
         ),
     ),

@@ -166,7 +166,7 @@ class OllamaModels(BlobStorage):
 
 
 def _list_names(folder: Path) -> list[str]:
-    """Return what is in a folder, but for hidden files; nothing for what is no folder."""
+    """Return the visible names in a folder; empty for a missing one, and for a file."""
     with contextlib.suppress(OSError):
         return [name for name in os.listdir(folder) if not name.startswith(".")]  # noqa: PTH208
     return []

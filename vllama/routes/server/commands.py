@@ -1,9 +1,8 @@
-"""What `list`, `show` and `ps` print, for commands that find this server in their data folder."""
+"""The data of `list`, `show` and `ps`, for commands with the data folder of this server."""
 
 from __future__ import annotations
 
 import json
-import os
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -42,7 +41,7 @@ class CommandBody(Body):
 
 
 async def answer_command(gateway: Gateway, request: Request) -> None:
-    """Respond with what a command would read by itself, with nothing if it has to do so."""
+    """Respond with the data that a command would read by itself; with none if it has to do so."""
     if not is_owner(gateway, request):
         raise NotFound("cannot respond to the command: this server uses another data folder")
     body, told = decode_request(await request.body(), CommandBody), None
@@ -50,18 +49,18 @@ async def answer_command(gateway: Gateway, request: Request) -> None:
         told = await executors.disk.run(read, gateway, body)
         if told is not None and body.command == "ps":
             told = msgspec.to_builtins(await list_loaded(gateway))
-    request.respond(
-        204 if told is None else 200, b"" if told is None else json.dumps(told).encode()
-    )
+    content = b"" if told is None else json.dumps(told).encode()
+    request.respond(200 if content else 204, content)
 
 
 def read(gateway: Gateway, body: CommandBody) -> dict[str, Any] | None:
-    """Return what the models' files tell; None if the command may see others than this server."""
+    """Return the data from the files of models; None if those of the command may be others."""
     settings, library = config.load({}, body.environ), gateway.catalog.library
+    environ = config.environ()
     is_same = (body.version, body.prefix) == (__version__, sys.prefix) and all(
-        body.environ.get(name) == os.environ.get(name) for name in PROCESS
+        body.environ.get(name) == environ.get(name) for name in PROCESS
     )
-    # the command itself reports both
+    # of notes and of another machine, the command itself warns
     if not is_same or settings.notes or not is_loopback(reachable_host(settings.host)):
         return None
     if body.command == "ps":
