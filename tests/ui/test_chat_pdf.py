@@ -57,7 +57,7 @@ def test_the_text_of_a_pdf_goes_along_with_its_name_and_pages(server, open_page)
         (make_pdf(*["page"] * 1001), "it has 1,001 pages, and at most 1,000 are read"),
         (
             make_pdf(*["\n".join(["word " * 16] * 50)] * 140),
-            "pages is already too much for a message",
+            "pages already exceeds the limit of a message",
         ),
     ],
     ids=["encrypted", "scanned", "damaged", "pages", "letters"],

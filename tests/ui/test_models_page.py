@@ -646,7 +646,9 @@ def test_without_a_network_the_search_says_so(tmp_path, open_page):
             lambda request: asked.append(request.url) if "api/plan" in request.url else None,
         )
         search(page, "")
-        expect(page.locator("models-page")).to_contain_text("These run well on this machine.")
+        expect(page.locator("models-page")).to_contain_text(
+            "These models run well on this machine."
+        )
         search(page, "llama3.2")
         expect(page.locator("model-search")).to_contain_text("The hub could not be searched")
         expect(find_offer(page, "llama3.2:3b")).to_contain_text("2.0 GB")
