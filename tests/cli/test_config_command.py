@@ -131,7 +131,7 @@ def test_the_second_of_two_edits_at_once_is_told(
     (draft,) = file.parent.glob("*.draft-*.toml")
     assert told[1] == (
         f'Error: cannot write the config file "{file}": it has changed since you opened it\n'
-        f'Hint: your edit is saved in "{draft}": open the file again and add it there\n',
+        f'Hint: your changes are saved in "{draft}": open the file again and add them there\n',
         2,
     )
     assert (file.read_text(), draft.read_text()) == ("max_queue = 2\n", "max_queue = 3\n")

@@ -404,7 +404,7 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, mo
         (("--no-such-flag",), {}, "does not support the arguments --no-such-flag"),
         # the planner's own arithmetic, and the engine's where that cannot see it
         (("--kv-cache-memory-bytes", "900000G"), {}, "model requires more system memory"),
-        ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node are free"),
+        ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node is free"),
     ],
 )
 def test_a_start_that_fails_ends_with_a_sentence(

@@ -455,7 +455,7 @@ RECORDED = [
             LAST,
         ],
         1,
-        "only 13.92 of the 18.46 GiB of its memory node are free",
+        "only 13.92 of the 18.46 GiB of its memory node is free",
     ),
     (
         [

@@ -413,7 +413,7 @@ def test_a_model_is_split_over_equal_gpus_only(kinds, weights, expected):
         return
     plan = make_plan(here, FOLDER, info, Need())
     assert plan.settings.gpus == expected
-    assert any("differ: a model is split only over equal GPUs" in r for r in plan.reasons)
+    assert any("differ: a model is split only across identical GPUs" in r for r in plan.reasons)
 
 
 def test_the_roomiest_gpu_is_taken_and_named():

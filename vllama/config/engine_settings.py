@@ -89,7 +89,7 @@ class EngineSettings:
         effect=RESTART,
     )  # fmt: skip
     resume: Annotated[int, kinds.number(0, 10)] = setting(
-        "maximum resumes of a response after engine crashes; 0: never", 2, flag=True, remote=True
+        "times to resume a response after engine crashes; 0: never", 2, flag=True, remote=True
     )
     models: Models = setting(
         'settings of models, by name or pattern: tables [models."NAME"]', (),

@@ -335,7 +335,7 @@ def check_disk_space(chosen: Offer) -> None:
     if free < wanted:
         raise DiskFull(
             f"cannot install {chosen.engine.title}: it needs {format_bytes_decimal(wanted)}, and "
-            f"{format_bytes_decimal(free)} are free at '{home}'",
+            f"{format_bytes_decimal(free)} is free at '{home}'",
             hint="free some space, or set data_dir to another disk",
         )
 

@@ -71,15 +71,13 @@ class ModelSettings:
         example="[0, 1]", effect=LOAD,
     )  # fmt: skip
     rpc: tuple[table_kinds.RpcServer, ...] | None = setting(
-        "RPC servers of llama.cpp that share it; no encryption, no keys: trusted networks only",
+        "llama.cpp RPC servers that share it; without encryption or keys: trusted networks only",
         example='["10.0.0.5:50052"]', effect=LOAD,
     )  # fmt: skip
     kv_cache_type: kinds.KvCacheType | None = setting(
         "number format of the KV cache", example='"q8_0"', effect=LOAD
     )
-    strict: bool | None = setting(
-        "fail to load instead of trying another plan or the CPU", effect=LOAD
-    )
+    strict: bool | None = setting("fail instead of trying another plan or the CPU", effect=LOAD)
     inspect: bool | None = setting(
         "let requests collect activations and steer the model; slower", effect=LOAD
     )

@@ -31,7 +31,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama logs                            the server's log
-  vllama logs --all                      logs of all servers, such as verify's
+  vllama logs --all                      logs of all servers, such as those that verify starts
   vllama logs smollm2:135m               the latest start of the model's engine
   vllama logs smollm2:135m --attempt 3   an earlier start
   vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones

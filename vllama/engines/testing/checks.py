@@ -115,7 +115,7 @@ def check_launch(engine: Engine) -> Iterator[str]:
                 "pass it in a variable, or not at all"
             )
         if spec.argv[-len(USER_ARGUMENTS) :] != USER_ARGUMENTS:
-            yield "`launch` does not put `settings.extra_args` last, where they win"
+            yield "`launch` does not put `settings.extra_args` last, where they take precedence"
         if "MY_PASSWORD" in spec.env or spec.env.get("HOST") == USER_VARIABLES["HOST"]:
             yield (
                 "`launch` passes on the user's whole environment: use "
@@ -214,7 +214,7 @@ def check_traits(engine: Engine) -> Iterator[str]:
             if path is not None and not path.startswith("/"):
                 yield f"`traits` has the {field.name} '{path}': a path starts with '/'"
         if traits.roles is not None and (lacks := {"system", "user", "assistant"} - traits.roles):
-            yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
+            yield f"`traits` does not accept messages with the roles {', '.join(sorted(lacks))}"
 
 
 def check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]:

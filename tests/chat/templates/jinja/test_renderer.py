@@ -255,7 +255,7 @@ def test_one_that_rendered_well_once_is_refused_like_any_other() -> None:
     async def work(renderer: Renderer) -> None:
         assert await renderer.render(sometimes, {"bad": False}, 0.0) == ""
         for _ in range(2):
-            with pytest.raises(TemplateTooCostly, match=r"more than 0\.5 s of processor time"):
+            with pytest.raises(TemplateTooCostly, match=r"more than 0\.5 s of CPU time"):
                 await renderer.render(sometimes, {"bad": True}, 0.0)
         with pytest.raises(TemplateTooCostly):  # at once: no worker is started for it
             await renderer.render(sometimes, {"bad": False}, 0.0)
