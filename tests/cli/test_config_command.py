@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_not_taken(
     assert done.returncode == 2
     (draft,) = file.parent.glob("*.draft-*.toml")
     assert 'cannot use "max_queu"' in done.stderr
-    assert f'your edit is saved in "{draft}"' in done.stderr
+    assert f'your changes are saved in "{draft}"' in done.stderr
     assert file.read_text() == "max_queue = 9\n"
     assert draft.read_text() == "max_queu = 10\n"
 

@@ -260,8 +260,8 @@ def test_streams(stub: StubServer) -> None:
     ("content", "message"),
     [
         (b'{"n": 1}\n{"error": "it broke"}\n', "it broke"),
-        (b'{"n": 1}\n<html>', "does not speak Ollama's API"),
-        (b"[1]\n", "does not speak Ollama's API"),
+        (b'{"n": 1}\n<html>', "does not support Ollama's API"),
+        (b"[1]\n", "does not support Ollama's API"),
     ],
 )
 def test_failures_in_a_stream(content: bytes, message: str, stub: StubServer) -> None:

@@ -114,7 +114,9 @@ DIFFERENCES = (
         said=r"^status 500 → 200",
     ),
     Difference(
-        reason="vllama itself rejects an unusable JSON schema, and names the location of the error.",
+        reason=(
+            "vllama itself rejects an unusable JSON schema, and names the location of the error."
+        ),
         body="nonsense",
         said=r"^error .*JSON schema",
     ),
@@ -142,7 +144,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "`/api/ps` shows the models that vllama loaded, with the context lengths that it planned."
+            "`/api/ps` shows the models that vllama loaded, with the context lengths that it "
+            "planned."
         ),
         path="^/api/ps",
         said=r"^value .models",
@@ -160,7 +163,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "`tools` and `tool_choice` of `/v1/chat/completions` may use the format of another API: "
+            "`tools` and `tool_choice` of `/v1/chat/completions` may use the format of another "
+            "API:"
             '`{"type": "function", "name": …}`, `input_schema`, `{"type": "any"}`.'
         ),
         path="^/v1/chat",
@@ -187,7 +191,8 @@ DIFFERENCES = (
     Difference(
         reason=(
             "A stream of `/v1/responses` or `/v1/messages` with a web search starts with "
-            "the model's response and is always an event stream; errors before that have their own status."
+            "the model's response and is always an event stream; errors before that have their own "
+            "status."
         ),
         path="^/v1/(responses|messages)",
         body=r"web_search",
@@ -214,7 +219,9 @@ DIFFERENCES = (
     Difference(
         reason=(
             "`/v1` accepts all kinds of conversation content: responses and results "
-            "without content, thinking as parts, calls of custom tools, and arguments as objects. `x-vllama-ignored` lists items and parts that cannot be passed to the model, and tools that run only on a vendor's servers."
+            "without content, thinking as parts, calls of custom tools, and arguments as objects. "
+            "`x-vllama-ignored` lists items and parts that cannot be passed to the model, and "
+            "tools that run only on a vendor's servers."
         ),
         path="^/v1/(chat|responses)",
         body=r'"(assistant|tool|tool_calls|reasoning|thinking|web_search)"|"role": "user"}',
@@ -236,7 +243,8 @@ DIFFERENCES = (
     Difference(
         reason=(
             "`/v1/responses` accepts every kind of item. Calls with a "
-            "`call_id` (`custom_tool_call`, `local_shell_call`, `apply_patch_call` …) and their outputs reach the model. Other items are ignored and listed."
+            "`call_id` (`custom_tool_call`, `local_shell_call`, `apply_patch_call` …) and their "
+            "outputs reach the model. Other items are ignored and listed."
         ),
         path="^/v1/responses",
         body=r'"type": "(text|refusal|summary_text|input_audio|\w+_call)"',
@@ -259,7 +267,8 @@ DIFFERENCES = (
     Difference(
         reason=(
             "The engine checks options that the newest llama-server rejects, such as "
-            "a `repeat_penalty` of 0. vllama returns its error message without the surrounding JSON."
+            "a `repeat_penalty` of 0. vllama returns its error message without the surrounding "
+            "JSON."
         ),
         body=r'"repeat_(penalty": 0\b|last_n": -)',
         said=r"^status 400 → 200|^error .*Value must be between",
@@ -279,7 +288,9 @@ DIFFERENCES = (
         said=r"^status 200 → 400|template",
     ),
     Difference(
-        reason="With `llama-cpp-python` or another engine, a model's text and tool calls may differ.",
+        reason=(
+            "With `llama-cpp-python` or another engine, a model's text and tool calls may differ."
+        ),
         body=r'"tools"|"model": "thinker"',
         said=r"(tool_calls|thinking|reasoning|summary|encrypted_content|content\[\])",
     ),

@@ -363,7 +363,7 @@ def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):
         with suppress(ollama.ResponseError):  # this one may find out that the core is dead
             client.chat(name, messages=QUESTION, options=TEN)
         client.chat(name, messages=QUESTION, options=TEN)
-    assert "the engine crashed: its core ended without" in last.get("error", ""), last
+    assert "the engine crashed: its core exited without" in last.get("error", ""), last
     again = client.chat(name, messages=QUESTION, options=TEN)
     assert again.message.content == COUNTED
     assert chat_engine(server).pid != before.pid

@@ -461,7 +461,7 @@ def test_the_users_layout_is_counted_and_not_repeated(extra, words):
     assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(
         tuning.settings.tuned_args
     )
-    assert any("several machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
+    assert any("across machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
 
 
 @given(heads=st.sampled_from([8, 9, 16, 28, 32, 40, 64]), kv=st.sampled_from([1, 2, 3, 4, 8]),

@@ -87,7 +87,7 @@ class ModelSettings:
     keep_alive_s: kinds.Duration | None = setting(
         "time to keep an idle model loaded; negative: forever", example='"30m"'
     )
-    pin: bool | None = setting("keep the model loaded, whatever requests specify")
+    pin: bool | None = setting("keep the model loaded, regardless of requests")
     preload: bool | None = setting("load the model when the server starts", effect=Effect.RESTART)
     priority: Annotated[int, kinds.number(-1000, 1000)] | None = setting(
         "models with a lower priority are unloaded first", example="10"

@@ -34,7 +34,7 @@ class ToolCall(Struct):
 
 
 class AnswerMessage(Struct):
-    """A message of the model; in a stream, its next piece."""
+    """A message of the model; in a stream, its next chunk."""
 
     role: Annotated[str, says("always `assistant`")]
     content: str
