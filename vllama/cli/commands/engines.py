@@ -246,7 +246,7 @@ def check_adapter(target: str) -> int:
     from vllama.engines.testing import check_engine, load_object
 
     findings = check_engine(load_object(target))
-    say(f"{target}: {len(findings)} problems" if findings else f"{target}: the adapter passes")
+    say(f"{target}: {len(findings)} problems" if findings else f"{target}: no problems")
     for finding in findings:
         say(f"  {finding}")
     return 1 if findings else 0

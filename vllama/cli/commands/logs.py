@@ -211,7 +211,7 @@ def _show_own(
 
     path = log_dir / OWN_LOG
     if not path.exists() and not follow:
-        raise ConfigError(f"no such file: '{path}'", hint="'vllama serve' has not run yet")
+        raise ConfigError(f"no such file: '{path}'", hint="start a server first: vllama serve")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else partial(_show_readable, named=port is None)
 

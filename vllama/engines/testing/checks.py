@@ -251,14 +251,14 @@ def check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterato
     for line, fault in COMMON_LINES:
         diagnosis = diagnose(Exit(code=1, output=("before", line, "after")))
         if diagnosis.fault is not fault:
-            yield f"'{line}' has the fault {diagnosis.fault}, not {fault}: '{diagnosis.cause}'"
+            yield f"'{line}' is diagnosed as {diagnosis.fault}, not {fault}: '{diagnosis.cause}'"
     for one in recordings:
         diagnosis = diagnose(Exit(code=one.code, output=one.lines))
         if one.cause not in diagnosis.cause:
             yield f"the recording of '{one.cause}' is diagnosed as '{diagnosis.cause}'"
         if (diagnosis.fault, diagnosis.retryable) != (one.fault, one.retryable):
             yield (
-                f"the recording of '{one.cause}' has the fault {diagnosis.fault} (retryable: "
+                f"the recording of '{one.cause}' is diagnosed as {diagnosis.fault} (retryable: "
                 f"{diagnosis.retryable}), not {one.fault} ({one.retryable})"
             )
 
