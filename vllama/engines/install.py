@@ -173,7 +173,7 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
         return offer
     size, notes = found.size_bytes, [wheels.note]
     if found.usual_torch:
-        notes.append("PyTorch's own index cannot be reached: its usual build may be larger")
+        notes.append("PyTorch's own index cannot be reached: the default build may be larger")
     usual, more = wheels.disk_bytes, size - wheels.download_bytes
     # what is more than usual are CUDA's libraries, which wheels hardly compress (2.0 GB are 2.4)
     changed = replace(

@@ -102,7 +102,7 @@ class ModelSettings:
         "parameters that override those of requests", example="{ top_k = 20 }"
     )
     strip: tuple[kinds.Name, ...] | None = setting(
-        "parameters that are removed from requests", example='["seed"]'
+        "parameters to remove from requests", example='["seed"]'
     )
     system: str | None = setting("default system prompt", example='"You are brief."')
     pass_fields: tuple[table_kinds.PassedField, ...] | None = setting(
