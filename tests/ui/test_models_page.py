@@ -69,7 +69,7 @@ def search(page, text):
     page.get_by_role("button", name="Add a model").or_(
         page.get_by_role("searchbox")
     ).first.wait_for()
-    field = page.get_by_label("Name of a model")
+    field = page.get_by_label("Model name, or part of it")
     if not field.count():
         page.get_by_role("button", name="Add a model").click()
     field.fill(text)
@@ -603,7 +603,7 @@ def test_a_model_is_found_and_downloaded_with_the_keyboard(
     page = open_page(server_with_hub)
     page.get_by_role("button", name="Add a model").focus()
     page.keyboard.press("Enter")
-    expect(page.get_by_label("Name of a model")).to_be_focused()
+    expect(page.get_by_label("Model name, or part of it")).to_be_focused()
     page.keyboard.type("keys-g")
     card = find_offer(page, "test/Keys-GGUF")
     expect(card.get_by_role("group", name="Quantization")).to_be_visible()
@@ -646,7 +646,9 @@ def test_without_a_network_the_search_says_so(tmp_path, open_page):
             lambda request: asked.append(request.url) if "api/plan" in request.url else None,
         )
         search(page, "")
-        expect(page.locator("models-page")).to_contain_text("These run well on this machine.")
+        expect(page.locator("models-page")).to_contain_text(
+            "These models run well on this machine."
+        )
         search(page, "llama3.2")
         expect(page.locator("model-search")).to_contain_text("The hub could not be searched")
         expect(find_offer(page, "llama3.2:3b")).to_contain_text("2.0 GB")

@@ -27,7 +27,7 @@ Examples:
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Part of the model names.")] = "",
+    part: Annotated[str, argument("PART", "Text in the model names.")] = "",
     nodes: Annotated[bool, option("--nodes", "List the models of all cluster nodes.")] = False,
     as_json: AsJson = False,
 ) -> None:

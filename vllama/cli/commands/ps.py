@@ -36,7 +36,7 @@ NO_ANSWER = "Not responding"  # vllama cannot restart an upstream
 
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Start of the model names.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Prefix of the model names.")] = "",
     requests: Annotated[
         bool, option("--requests", "List running and queued requests instead.")
     ] = False,

@@ -36,7 +36,7 @@ export async function showCapture(id, update) {
       <request-replay .capture=${capture}></request-replay>
       <h3>Request</h3>
       <pre tabindex="0">${indent(readBody(request.body))}</pre>
-      <h3>Answer</h3>
+      <h3>Response</h3>
       ${texts.map(
         ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
           <pre tabindex="0">${indent(text)}${cut ? "\n(token limit reached)" : nothing}</pre>`,

@@ -74,7 +74,7 @@ class RequestReplay extends View {
     return html`
       <div class="verdict ${difference ? "bad" : "good"}">
         ${difference
-          ? html`<p><strong>The responses differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
+          ? html`<p><strong>The responses differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` Possible cause: ${mayDiffer(before)}.` : nothing}</p>
               <p>Captured: ${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: ${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
           : html`<p><strong>Same response.</strong></p>`}
       </div>

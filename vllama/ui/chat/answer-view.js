@@ -74,7 +74,7 @@ function footer(answer, versions, calls, edit) {
   const isCut = ["stopped", "failed", "broken"].includes(state) || last?.stats?.reason === "length";
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
   return html`<footer>
-    ${versionArrows(versions, id, showAnswer, "the answer")}
+    ${versionArrows(versions, id, showAnswer, "the response")}
     ${messages.some(isSaid)
       ? html`<button class="quiet" aria-label="Copy the response" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
@@ -83,7 +83,7 @@ function footer(answer, versions, calls, edit) {
       ? html`<button class="quiet" aria-label="Use another model" title="Use another model" @click=${() => attempt(useOther(answer))}>${icon("swap")}</button>`
       : nothing}
     ${last?.content && !calls.length
-      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the answer" title="Edit" @click=${edit}>${icon("edit")}</button>`
+      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the response" title="Edit" @click=${edit}>${icon("edit")}</button>`
       : nothing}
     ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
     ${stats(last?.stats ?? {})}

@@ -75,7 +75,7 @@ class ChatTurn extends View {
   /** @param {AnswerRecord} answer */
   answerEditor({ id, model, messages }) {
     const text = messages.at(-1)?.content ?? "";
-    const editor = this.editor({ text, what: "answer", action: "Save", save: (changed) => this.saveAnswer(id, changed) });
+    const editor = this.editor({ text, what: "response", action: "Save", save: (changed) => this.saveAnswer(id, changed) });
     return html`<article class="message assistant" aria-label="Response of ${model}"><h2>${model}</h2>${editor}</article>`;
   }
 
@@ -89,7 +89,7 @@ class ChatTurn extends View {
     return html`<form class="editor" @submit=${submit}>
       <textarea name="text" aria-label="Edit the ${what}" dir="auto" .value=${text} @keydown=${this.press}></textarea>
       <div class="row">
-        <small class="grow">The ${what} before stays as an earlier version.</small>
+        <small class="grow">The current ${what} is kept as an earlier version.</small>
         <button type="button" @click=${this.endEdit}>Cancel</button>
         <button class="primary">${action}</button>
       </div>

@@ -31,7 +31,7 @@ export function storeServers(servers) {
 export const connectAll = (patienceMs = LIMITS.listMs) =>
   Promise.all(listServers().map((server) => wait(connect(server), patienceMs).then(
     ({ tools }) => ({ server, tools, problem: "" }),
-    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.name === "TimeoutError" ? "it has not answered in time" : error.message}` }),
+    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.name === "TimeoutError" ? "it did not respond in time" : error.message}` }),
   )));
 
 /** Call a tool; return its result as text, also when that is an error. @param {McpServer} server @param {string} name @param {unknown} given @param {AbortSignal} signal */
@@ -107,7 +107,7 @@ async function exchange(connection, method, params, signal) {
   const body = JSON.stringify({ jsonrpc: "2.0", id, method, params });
   const response = await fetch(url, { method: "POST", headers, body, signal, credentials: "omit", redirect: "error", cache: "no-store" })
     .catch(async (error) => { throw error instanceof TypeError ? new Error(await findCause(url)) : error; });
-  if (!response.ok) throw new ServerError(`it answers ${response.status}${response.status === 401 ? ": the token is missing or wrong" : ""}`, response.status);
+  if (!response.ok) throw new ServerError(`it returned ${response.status}${response.status === 401 ? ": the token is missing or invalid" : ""}`, response.status);
   connection.session ||= response.headers.get("mcp-session-id") ?? "";
   if (id === undefined) return undefined;
   const { result, error } = await readAnswer(response, id);

@@ -77,7 +77,7 @@ class ModelList extends View {
       <thead class="hidden">
         <tr>
           <th scope="col">Model</th>
-          <th scope="col">What it can do</th>
+          <th scope="col">Capabilities</th>
           <th scope="col">State</th>
           <th scope="col">Actions</th>
         </tr>
