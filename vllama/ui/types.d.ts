@@ -197,7 +197,10 @@ interface Filter {
   errors: string;
 }
 
-interface Column {
+/** A column of a table: its label, what it shows of a row, and its class. */
+type Column<Row> = [label: string, show: (row: Row) => Renderable, role?: string];
+/** A column of ended requests. */
+interface EndedColumn {
   name: string;
   label: string;
   /** Of numbers: as text. */
@@ -456,16 +459,6 @@ interface McpChoice {
 }
 /** A tool that is called, or with `decide` one that the user is asked about. */
 type ToolQuestion = McpChoice & { name: string; decide?: (decision: string) => void };
-
-/** A conversation of version 1 (see chat/takeover.js). */
-interface OldConversation extends ChatValues {
-  id: string;
-  title: string;
-  updated: number;
-  models: string[];
-  turns: { text: string; images: string[]; texts?: { name: string; text: string }[]; answers: OldMessage[][] }[];
-}
-type OldMessage = Message & { model?: string; error?: string; stopped?: boolean };
 
 /** A formula of Markdown, as a token of marked. */
 interface Formula {

@@ -2,6 +2,7 @@
 
 import { clock, count, rate } from "../format.js";
 import { badge } from "../parts/badge.js";
+import { check } from "../parts/fields.js";
 import { keep } from "../parts/keep.js";
 import { forBrowser } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -37,7 +38,7 @@ export function endedTable(rows, order, sort, update) {
   </table>`;
 }
 
-/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {Column} column @param {string} order @param {(order: string) => void} sort */
+/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {EndedColumn} column @param {string} order @param {(order: string) => void} sort */
 function heading({ name, label, write }, order, sort) {
   const isDown = order === `-${name}`;
   const direction = isDown ? "descending" : order === name ? "ascending" : nothing;
@@ -59,17 +60,12 @@ export function columnChoice(update) {
     <summary class="button">Columns</summary>
     <fieldset class="card">
       <legend class="hidden">Columns</legend>
-      ${COLUMNS.map(
-        ({ name, label }) => html`<label class="check">
-          <input type="checkbox" .checked=${chosen.includes(name)} @change=${(event) => set(name, event.target.checked)} />
-          ${label}
-        </label>`,
-      )}
+      ${COLUMNS.map(({ name, label }) => check(label, chosen.includes(name), (isShown) => set(name, isShown)))}
     </fieldset>
   </details>`;
 }
 
-/** @param {EndedRow} row @param {{ columns: Column[], captured: boolean, width: number, update: () => void }} table */
+/** @param {EndedRow} row @param {{ columns: EndedColumn[], captured: boolean, width: number, update: () => void }} table */
 function endedRow(row, { columns, captured, width, update }) {
   const id = identify(row);
   const isOpen = opened.has(id);

@@ -1,6 +1,7 @@
 /** Figures of the requests of the last minutes: how many, how fast they begin, how fast they go on. */
 
-import { count, duration, rate } from "../format.js";
+import { duration, plural, rate } from "../format.js";
+import { section } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 const WINDOW_S = 300;
@@ -10,15 +11,13 @@ export function figures(rows, isWhole) {
   const { number, minutes, perMinute, first50, first95, tokensPerS } = measure(rows, isWhole);
   if (!number) return nothing;
   const since = minutes === WINDOW_S / 60 ? `${minutes} minutes` : `${Math.max(1, Math.round(minutes * 60))} seconds`;
-  return html`<section aria-labelledby="figures-title">
-    <h2 id="figures-title">Last ${since} <span class="muted">${count(number)} ${number === 1 ? "request" : "requests"} to models</span></h2>
-    <dl class="figures">
-      ${figure("Requests per minute", rate(perMinute))}
-      ${figure("Time to first token, p50", duration(first50))}
-      ${figure("Time to first token, p95", duration(first95))}
-      ${figure("Tokens/s of a response, p50", rate(tokensPerS))}
-    </dl>
-  </section>`;
+  const shown = html`<dl class="figures">
+    ${figure("Requests per minute", rate(perMinute))}
+    ${figure("Time to first token, p50", duration(first50))}
+    ${figure("Time to first token, p95", duration(first95))}
+    ${figure("Tokens/s of a response, p50", rate(tokensPerS))}
+  </dl>`;
+  return section(`Last ${since}`, shown, `${plural(number, "request")} to models`);
 }
 
 /** @param {string} label @param {string} value */

@@ -5,12 +5,11 @@ import { linkTo } from "../route.js";
 import { showShortcuts } from "../shortcuts.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { attempt, showError, showSuccess } from "../parts/notices.js";
 import { plural } from "../format.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { attempt } from "./answer-view.js";
 import { exportAll, exportMarkdown, exportOne, importFile } from "./export.js";
 import { beginConversation, find, remove, rename, session } from "./session.js";
 
@@ -62,7 +61,7 @@ class ConversationList extends View {
       <a class="grow" dir="auto" href=${linkTo("chat", id, { at: this.found?.get(id) })} data-id=${id} title=${title} aria-current=${current ? "page" : "false"}
         @keydown=${(event) => event.key === "F2" && this.beginRenaming(id)}>${title}</a>
       <button class="quiet" aria-label="Actions for “${title}”" title="Actions" aria-expanded=${id === this.open}
-        @click=${() => this.toggle(id)}>${icon("more")}</button>
+        @click=${() => this.change({ open: this.open === id ? "" : id })}>${icon("more")}</button>
       ${id === this.open
         ? html`<div class="actions">
             <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
@@ -121,27 +120,18 @@ class ConversationList extends View {
     } catch (error) {
       if (!searching.signal.aborted) showError(error);
     }
-    this.searching = null;
-    this.update();
-  }
-
-  /** @param {string} id */
-  toggle(id) {
-    this.open = this.open === id ? "" : id;
-    this.update();
+    this.change({ searching: null });
   }
 
   /** @param {string} id */
   beginRenaming(id) {
-    this.renaming = id;
-    this.update();
+    this.change({ renaming: id });
     this.afterwards = () => /** @type {HTMLInputElement | null} */ (this.querySelector("[name=title]"))?.select();
   }
 
   /** @param {string} id */
   endRenaming(id) {
-    this.renaming = "";
-    this.update();
+    this.change({ renaming: "" });
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-id="${id}"]`))?.focus();
   }
 

@@ -1,7 +1,7 @@
 /** What the user does with conversations: say, edit, regenerate, rename, delete and so on. */
 
 import { changes } from "../live/state.js";
-import { showError } from "../parts/notices.js";
+import { attempt } from "../parts/notices.js";
 import { makeMessage, makeRequest, makeStream } from "./answer.js";
 import { look } from "./following.js";
 import { discard, keep, restoreLeft } from "./saving.js";
@@ -242,11 +242,7 @@ async function changeRecord(fields, records = {}) {
   replaceRow(session.conversation);
   refresh();
   if (!session.conversation.id) return;
-  try {
-    await keep(session.conversation.id, { patch: fields, ...records });
-  } catch (error) {
-    showError(error);
-  }
+  await attempt(keep(session.conversation.id, { patch: fields, ...records }));
 }
 
 function tellPresets() {

@@ -15,8 +15,6 @@
  * presets        id, name, system, think, tools, off, options
  */
 
-import { convertAll } from "./takeover.js";
-
 const DATABASE = "vllama";
 const VERSION = 2;
 const PARTS = ["turns", "answers", "files"];
@@ -188,16 +186,12 @@ async function transact(names, mode, work, options) {
 /** @returns {Promise<IDBDatabase>} */
 function openDatabase() {
   const request = indexedDB.open(DATABASE, VERSION);
-  request.onupgradeneeded = ({ oldVersion }) => {
-    const { result: database, transaction } = /** @type {IDBOpenDBRequest & { transaction: IDBTransaction }} */ (request);
-    const conversations =
-      oldVersion === 0
-        ? database.createObjectStore("conversations", { keyPath: "id" })
-        : transaction.objectStore("conversations");
-    conversations.createIndex("updated", "updated");
+  request.onupgradeneeded = () => {
+    const { result: database } = request;
+    for (const name of database.objectStoreNames) database.deleteObjectStore(name); // version 1 was in no release
+    database.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
     for (const name of PARTS) database.createObjectStore(name, { keyPath: "id" }).createIndex("conversation", "conversation");
     database.createObjectStore("presets", { keyPath: "id" });
-    if (oldVersion === 1) convertAll(transaction, newId);
   };
   request.onblocked = () => report("blocked"); // a tab with the page of an earlier version is open
   return settle(request).then(

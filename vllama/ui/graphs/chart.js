@@ -66,9 +66,11 @@ class TimeChart extends HTMLElement {
     const brush = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
     /** Return a color of the theme in hexadecimal. @param {string} name */
     const color = (name) => {
-      brush.fillStyle = style.getPropertyValue(name);
+      this.style.color = `var(${name})`;
+      brush.fillStyle = style.color;
       return brush.fillStyle;
     };
+    const [good, bad] = ["--good", "--bad"].map(color);
     const axis = {
       stroke: color("--muted"),
       grid: { stroke: color("--line"), width: 1 },
@@ -101,15 +103,15 @@ class TimeChart extends HTMLElement {
             value: (_, value) => (value === null || value === undefined ? "–" : this.format(value)),
           })),
         ],
-        hooks: { draw: [(plot) => this.drawMarks(plot, color)], setCursor: [() => this.showLatest()] },
+        hooks: { draw: [(plot) => this.drawMarks(plot, good, bad)], setCursor: [() => this.showLatest()] },
       },
       this.data,
       this,
     );
   }
 
-  /** @param {Plot} plot @param {(name: string) => string} color */
-  drawMarks(plot, color) {
+  /** @param {Plot} plot @param {string} good @param {string} bad */
+  drawMarks(plot, good, bad) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.lineWidth = 1;
@@ -117,7 +119,7 @@ class TimeChart extends HTMLElement {
     for (const mark of this.marks) {
       const x = Math.round(plot.valToPos(mark.time, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = color(mark.kind === "fail" || mark.kind === "evict" ? "--bad" : "--good");
+      ctx.strokeStyle = mark.kind === "fail" || mark.kind === "evict" ? bad : good;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);

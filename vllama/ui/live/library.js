@@ -33,9 +33,7 @@ export function refreshLibrary() {
         throw error;
       },
     )
-    .finally(() => {
-      running = null;
-    });
+    .finally(() => (running = null));
   return running;
 }
 

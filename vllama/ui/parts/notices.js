@@ -20,6 +20,15 @@ export function showError(error) {
   add({ text: explain(error), kind: "error", unreachable: error instanceof Unreachable });
 }
 
+/** Wait for some work, and show why it failed. @param {unknown} work */
+export async function attempt(work) {
+  try {
+    await work;
+  } catch (error) {
+    showError(error);
+  }
+}
+
 /** Drop all errors: the user has left the page that they were about. */
 export function dropErrors() {
   drop(({ kind }) => kind === "error");
