@@ -220,15 +220,19 @@ interface Chart {
   title: string;
   lines: Line[];
   format: Format;
+  /** There are values at some times only, so no line is drawn. */
   dots?: boolean;
+  /** The distances between the lines of the grid. */
   steps?: number[];
 }
 
 interface MemoryPart {
   label: string;
   bytes: number;
+  /** With `tone`, its color. */
   kind: "model" | "plan" | "other";
   tone?: number;
+  /** Stands behind its size. */
   note?: string;
 }
 
@@ -272,8 +276,9 @@ interface HTMLElementTagNameMap {
   "message-form": FormElement;
 }
 
-// What the chat keeps (records: see chat/store.js)
+// What the chat keeps: Conversation, Turn, AnswerRecord, StoredFile and Preset are records of chat/store.js
 
+/** The end of a branch. */
 interface Head {
   turn: string;
   answers: string[];
@@ -297,18 +302,22 @@ interface Preset extends ChatValues {
 interface Conversation extends ChatValues {
   id: string;
   title: string;
+  /** The user has named it. */
   titled: boolean;
   models: string[];
   created?: number;
   updated?: number;
+  /** The branch that is shown. */
   head: Head | null;
 }
 interface Turn {
   id: string;
   conversation: string;
+  /** Ids of answers, one per pane; none at the beginning. */
   after: string[];
   at: number;
   text: string;
+  /** Their ids. */
   files: string[];
 }
 interface Stats {
@@ -345,6 +354,7 @@ interface AnswerRecord {
   model: string;
   at: number;
   saved: number;
+  /** broken: its page was closed, and the server no longer has the rest. */
   state: "writing" | "done" | "stopped" | "failed" | "broken";
   error: string;
   messages: Message[];
@@ -373,8 +383,11 @@ interface Tree {
 }
 interface Step {
   turn: Turn;
+  /** Those that are shown, one per pane. */
   answers: AnswerRecord[];
+  /** Ids of all versions of the turn, itself among them. */
   siblings: string[];
+  /** For each answer the ids of all its versions. */
   versions: string[][];
 }
 type TurnItem = Step & { files: StoredFile[]; isLast: boolean };
@@ -408,19 +421,28 @@ interface Trouble {
   text: string;
 }
 interface Session {
+  /** All conversations, the latest first. */
   list: Conversation[];
   conversation: Conversation;
   tree: Tree;
+  /** The branch of the conversation that is shown (see chat/tree.js). */
   path: Step[];
+  /** What is attached to its turns. */
   files: Map<string, StoredFile>;
+  /** What keeps conversations from being stored. */
   trouble: Trouble | null;
+  /** Another number whenever another conversation is shown. */
   opened: number;
 }
 /** What the page of the chat tells its form. */
 interface FormState {
+  /** Its id, "" for a new one. */
   conversation: string | null;
+  /** An answer is being written, so that there is something to stop. */
   busy: boolean;
+  /** Which models see no images. */
   blind: string;
+  /** The tokens of the context that are taken, and all. */
   used: [number, number] | null;
 }
 /** A message of one tab to the others. */

@@ -14,7 +14,8 @@ import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
 const FEW = ["started", "took", "tokens", "rate", "first", "client"];
-let chosen = readChosen();
+/** @type {string[]} */
+let chosen = JSON.parse(localStorage.getItem(STORED) ?? "null") ?? FEW;
 const opened = new Set();
 
 /**
@@ -110,14 +111,4 @@ function facts(row) {
   ];
   return html`${row.error ? html`<p class="error">${forBrowser(row.error)}</p>` : nothing}
     <dl class="facts">${known.map(([label, value]) => html`<div><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
-}
-
-/** @returns {string[]} */
-function readChosen() {
-  try {
-    const stored = JSON.parse(localStorage.getItem(STORED) ?? "null");
-    return Array.isArray(stored) ? stored : FEW;
-  } catch {
-    return FEW;
-  }
 }

@@ -4,7 +4,7 @@ import "./chat-settings.js";
 import "./chat-turn.js";
 import "./conversation-list.js";
 import "./message-form.js";
-import { library, listCapabilities, listNames, refreshLibrary } from "../live/library.js";
+import { isAble, library, listNames, refreshLibrary } from "../live/library.js";
 import { findLive } from "../live/state.js";
 import { nameEach, select } from "../parts/fields.js";
 import { icon } from "../parts/icon.js";
@@ -197,9 +197,7 @@ class ChatPage extends View {
       this.querySelector(`[data-id="${this.sought}"]`)?.scrollIntoView();
       this.sought = "";
     }
-    const blind = conversation.models.filter(
-      (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
-    );
+    const blind = conversation.models.filter((name) => !isAble(name, "vision"));
     this.querySelector("message-form")?.show({
       conversation: path.length ? conversation.id : "",
       busy: this.isBusy,
@@ -262,10 +260,7 @@ class ChatPage extends View {
   chooseModel() {
     const { conversation, path } = session;
     const { models } = conversation;
-    const chats = listNames().filter((name) => {
-      const capabilities = listCapabilities(name);
-      return !capabilities.length || capabilities.includes("completion");
-    });
+    const chats = listNames().filter((name) => isAble(name, "completion"));
     if (!library.loaded || path.length || !chats.length || chats.includes(models[0])) return;
     const tagged = `${models[0]}:latest`; // an address may leave the tag out, as requests may
     attempt(change({ models: [chats.includes(tagged) ? tagged : chats[0]] }));

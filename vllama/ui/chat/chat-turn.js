@@ -18,11 +18,7 @@ class ChatTurn extends View {
   unfolded = false;
   wasWriting = false;
 
-  /**
-   * Show `{ turn, answers, siblings, versions, files, isLast }`. A turn of which nothing has changed
-   * is not rendered again: a conversation may have hundreds, and a token comes many times a second.
-   * @param {TurnItem} item
-   */
+  /** A turn of which nothing has changed is not rendered again: there may be hundreds, and many tokens a second. @param {TurnItem} item */
   set item(item) {
     const writing = item.answers.some(({ id }) => isWriting(id));
     if (!writing && !this.wasWriting && this.#item && isSame(item, this.#item)) return;

@@ -5,6 +5,7 @@ import { linkTo } from "../route.js";
 import { showShortcuts } from "../shortcuts.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
+import { searchField } from "../parts/fields.js";
 import { attempt, showError, showSuccess } from "../parts/notices.js";
 import { plural } from "../format.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -30,8 +31,7 @@ class ConversationList extends View {
     return html`
       <a class="button new" href=${linkTo("chat", undefined, { model: session.conversation.models[0] })} @click=${this.begin}>${icon("plus")} New conversation</a>
       ${session.list.length || this.words
-        ? html`<label class="search"><span class="hidden">Search conversations</span>
-            <input type="search" placeholder="Search" dir="auto" .value=${this.words} @input=${this.search} /></label>`
+        ? searchField("Search conversations", "Search", this.words, (words) => this.search(words))
         : html`<p class="muted">Conversations are stored only in this browser.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">No results for “${this.words}”.</p>` : nothing}
       <div class="scrolls">
@@ -96,9 +96,9 @@ class ConversationList extends View {
     if (/** @type {HTMLAnchorElement} */ (event.currentTarget).hash === location.hash) beginConversation(session.conversation.models[0]);
   }
 
-  /** Filter by title at once; the texts follow when the user rests. @param {FieldEvent} event */
-  search(event) {
-    this.words = event.target.value;
+  /** Filter by title at once; the texts follow when the user rests. @param {string} words */
+  search(words) {
+    this.words = words;
     this.found = null;
     this.searching?.abort();
     this.searching = null;

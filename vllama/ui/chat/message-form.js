@@ -21,11 +21,7 @@ class MessageForm extends View {
     this.addEventListener("drop", (event) => this.drop(event), { signal });
   }
 
-  /**
-   * `conversation`: its id; `busy`: an answer is being written, so that there is something to stop;
-   * `blind`: which models see no images; `used`: the tokens of the context that are taken, and all.
-   * @param {FormState} about
-   */
+  /** @param {FormState} about */
   show(about) {
     const changed = about.conversation !== this.about.conversation;
     if (JSON.stringify(about) === JSON.stringify(this.about)) return;

@@ -3,16 +3,8 @@
  *
  * A conversation is a tree: a turn (what the user said) follows the answers in its `after`, and each
  * answer belongs to a turn. So an edit adds a turn, a regeneration adds an answer, and no write ever
- * touches what another tab has written. Every function here is one transaction.
- *
- * conversations  id, title, titled (the user named it), created, updated, models, system, think, tools,
- *                off (tools of MCP servers), options, head: {turn, answers} (the end of the branch that is shown)
- * turns          id, conversation, after (ids of answers, one per pane; [] at the beginning), at, text, files (ids)
- * answers        id, conversation, turn, pane, model, at, saved, error, messages,
- *                state: writing, done, stopped, failed, broken (its page was closed),
- *                stream: {id, at, since} (the id of its request, the bytes that were read, the start)
- * files          id, conversation, kind (image, text), name, blob or text
- * presets        id, name, system, think, tools, off, options
+ * touches what another tab has written. Every function here is one transaction;
+ * types.d.ts describes the records.
  */
 
 const DATABASE = "vllama";

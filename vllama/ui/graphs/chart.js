@@ -10,11 +10,8 @@ const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
 await loadScript(new URL("../vendor/uplot/uPlot.iife.min.js", import.meta.url)); // sets globalThis.uPlot
 
 class TimeChart extends HTMLElement {
-  /**
-   * Names of the lines; `format` writes a value. `dots`: there are values at some times only, so no
-   * line is drawn. `steps` are the distances between the lines of the grid. To be set before `show`.
-   */
-  /** @type {string[]} */ series = [];
+  // to be set before `show` (see Chart)
+  /** @type {string[]} */ series = []; // names of the lines
   /** @type {Format} */ format = String;
   dots = false;
   range = 0; // seconds

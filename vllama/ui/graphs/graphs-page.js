@@ -70,7 +70,7 @@ class GraphsPage extends View {
     return html`
       <div class="row">
         <h1 class="grow">Graphs</h1>
-        <div class="ranges" role="group" aria-label="Time shown">
+        <div class="options" role="group" aria-label="Time shown">
           ${RANGES.map(([name, range]) => html`<button aria-pressed=${range === this.range} @click=${() => this.choose(range)}>${name}</button>`)}
         </div>
       </div>

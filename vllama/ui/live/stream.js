@@ -66,12 +66,8 @@ async function read(onSnapshot) {
 }
 
 /** @param {number} milliseconds @returns {Promise<void>} */
-function rest(milliseconds) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    wake = () => {
-      clearTimeout(timer);
-      resolve();
-    };
+const rest = (milliseconds) =>
+  new Promise((resolve) => {
+    wake = resolve;
+    setTimeout(resolve, milliseconds);
   });
-}

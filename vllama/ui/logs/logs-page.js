@@ -3,7 +3,7 @@
 import "../parts/windowed-list.js";
 import { clock, count, plural } from "../format.js";
 import { isWithoutKey } from "../live/state.js";
-import { check, select } from "../parts/fields.js";
+import { check, searchField, select } from "../parts/fields.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
 import { ask, isForbidden, readLines, send } from "../server.js";
@@ -21,7 +21,7 @@ class LogsPage extends View {
 
   /** @type {Answer<"api/logs">["logs"]} */ logs = [];
   /** @type {string[]} */ lines = [];
-  pattern = "";
+  text = ""; // what is searched
   following = true;
   onlyMatches = true;
   /** @type {string | undefined} */ name;
@@ -35,6 +35,10 @@ class LogsPage extends View {
     addEventListener("hashchange", () => this.open(), { signal: this.leaving.signal });
     this.listen("models", () => this.refresh()); // a load has begun a new log
     this.refresh().then(() => this.open());
+  }
+
+  get pattern() {
+    return this.text.toLowerCase();
   }
 
   leave() {
@@ -53,14 +57,9 @@ class LogsPage extends View {
       <div class="row">
         <label><span>Log</span> ${select("", logs, this.name ?? "", (name) => (location.hash = linkTo("logs", name)))}</label>
         ${this.attemptChoice()}
-        <label class="grow"
-          ><span>Search</span>
-          <input
-            type="search"
-            placeholder="Search the log; press Enter for the next match"
-            @input=${(event) => this.search(event.target.value)}
-            @keydown=${this.press}
-        /></label>
+        <label class="grow" @keydown=${this.press}><span>Search</span>
+          ${searchField("", "Search the log; press Enter for the next match", this.text, (text) => this.change({ text, found: -1 }))}
+        </label>
         <button title="Previous match (Shift+Enter)" aria-label="Previous match" ?disabled=${!this.pattern} @click=${() => this.step(-1)}>↑</button>
         <button title="Next match (Enter)" aria-label="Next match" ?disabled=${!this.pattern} @click=${() => this.step(1)}>↓</button>
         ${check("Only lines with it", this.onlyMatches, (onlyMatches) => this.change({ onlyMatches, found: -1 }))}
@@ -113,11 +112,6 @@ class LogsPage extends View {
   /** @param {string} line */
   matches(line) {
     return line.toLowerCase().includes(this.pattern);
-  }
-
-  /** @param {string} text */
-  search(text) {
-    this.change({ pattern: text.toLowerCase(), found: -1 });
   }
 
   /** @param {FieldEvent} event */

@@ -1,6 +1,5 @@
 /** Settings in groups: the value of each and its source; those that may be changed here are controls. */
 
-import { readSettings } from "../live/settings.js";
 import { isWithoutKey, state } from "../live/state.js";
 import { nameEach, searchField, select } from "../parts/fields.js";
 import { showSuccess } from "../parts/notices.js";
@@ -27,7 +26,7 @@ class SettingsPage extends View {
 
   async enter() {
     try {
-      this.take(await readSettings());
+      this.take(await ask("api/config"));
     } catch (error) {
       this.problem = isForbidden(error) ? NEEDS_ADMIN : explain(error);
     }
