@@ -137,13 +137,13 @@ def test_a_card_has_the_speed_of_now_and_of_the_last_answer(server, open_page):
     body = {"model": "plain", "messages": [{"role": "user", "content": text}]}
     connection = server.connect()
     connection.request("POST", "/api/chat", json.dumps(body))
-    expect(card).to_contain_text(re.compile(r"[1-9][\d.]* tokens/s now"))
+    expect(card).to_contain_text(re.compile(r"[1-9][\d.,]* tokens/s now"))
     expect(card).to_contain_text("1 of 1 running")
     connection.close()
     server.post(
         "/api/chat", {**body, "messages": [{"role": "user", "content": "Hi"}], "stream": False}
     )
-    expect(card).to_contain_text(re.compile(r"[\d.]+ tokens/s, last response"))
+    expect(card).to_contain_text(re.compile(r"[\d.,]+ tokens/s, last response"))
     server.post("/api/generate", {"model": "plain", "keep_alive": 0})
 
 

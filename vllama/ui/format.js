@@ -33,7 +33,7 @@ export const count = (value) => (known(value) ? value.toLocaleString("en") : DAS
 
 /** @param {number | null} [value] */
 export const rate = (value) =>
-  known(value) ? (value < 100 ? value.toFixed(1) : value.toFixed(0)) : DASH;
+  known(value) && value < 100 ? value.toFixed(1) : count(value && Math.round(value));
 
 /** A duration in seconds: "0.21 s", "14 s", "3 min 5 s", "2 h 4 min". @param {number | null} [seconds] */
 export function duration(seconds) {

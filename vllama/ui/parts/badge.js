@@ -3,9 +3,9 @@
 import { html } from "../vendor/lit-html/lit-html.js";
 
 const TONES = {
-  good: ["ready", "running", "ok", "up"],
-  busy: ["loading", "waiting", "stopping", "draining"],
-  bad: ["backoff", "failed", "damaged", "lost", "error"],
+  good: ["ready", "running", "ok", "up", "load"],
+  busy: ["loading", "waiting", "stopping", "draining", "evict"],
+  bad: ["backoff", "failed", "damaged", "lost", "error", "fail"],
 };
 
 /** @param {string} word */

@@ -48,11 +48,10 @@ class ApiReference extends View {
           <a href="docs.html" aria-current="page">API</a>
         </nav>
         ${searchField("Search", "Search the routes", this.search, (search) => this.change({ search }))}
-        <a href="../openapi.json">openapi.json</a>
       </header>
       <main id="main" tabindex="-1">
         <h1>The API of vllama ${version}</h1>
-        <p class="intro">${text}</p>
+        <p class="intro">${text} All routes for programs: <a href="../openapi.json">openapi.json</a>.</p>
         <form class="row" @submit=${this.useKey}>
           <label>
             <span>Key, if the server requires one</span>

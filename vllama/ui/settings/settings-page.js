@@ -55,7 +55,7 @@ class SettingsPage extends View {
         vllama ${state.version}. ${this.file ? html`Config file: <code>${this.file}</code>.` : "No config file exists yet."}
         ${this.isReadOnly
           ? "This server is read-only, so settings cannot be changed here."
-          : html`Changes here are saved to that file. Change other settings on the server's machine: <code>vllama config edit</code>.`}
+          : html`Changes here are saved to ${this.file ? "that file" : "a new one"}. Change other settings on the server's machine: <code>vllama config edit</code>.`}
       </p>
       ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
       <key-list .readOnly=${this.isReadOnly}></key-list>
