@@ -8,7 +8,7 @@ import { makeConversation, session } from "./shown.js";
 import { readConversation, readFiles } from "./store.js";
 import { listPath, makeTree } from "./tree.js";
 
-const FORMAT = 2; // 1 was in no release
+const FORMAT = 2; // 1 was before 0.2.0
 /** The least that a conversation has: "" stands for a text, 0 for a number. */
 const FORM = {
   id: "", title: "", updated: 0, models: [""], off: [""],

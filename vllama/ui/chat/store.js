@@ -180,7 +180,7 @@ function openDatabase() {
   const request = indexedDB.open(DATABASE, VERSION);
   request.onupgradeneeded = () => {
     const { result: database } = request;
-    for (const name of database.objectStoreNames) database.deleteObjectStore(name); // version 1 was in no release
+    for (const name of database.objectStoreNames) database.deleteObjectStore(name); // version 1 was before 0.2.0
     database.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
     for (const name of PARTS) database.createObjectStore(name, { keyPath: "id" }).createIndex("conversation", "conversation");
     database.createObjectStore("presets", { keyPath: "id" });
