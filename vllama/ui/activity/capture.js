@@ -1,5 +1,6 @@
 /** The bodies of a request that has ended, if the server captures them (docs/reference/captures.md). */
 
+import { indent } from "../format.js";
 import { showDialog } from "../parts/dialogs.js";
 import { showError } from "../parts/notices.js";
 import { ask, ServerError } from "../server.js";
@@ -58,13 +59,4 @@ function readBody({ encoding, data, cut }) {
 /** @param {Capture["answer"]} answer */
 function readAnswer({ encoding, parts, cut }) {
   return readBody({ encoding, data: parts.map(([, data]) => data).join(""), cut });
-}
-
-/** Return JSON in lines that can be read, and any other text unchanged. @param {string} text */
-function indent(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 }

@@ -8,7 +8,7 @@ import { icon } from "../parts/icon.js";
 import { choose } from "../parts/dialogs.js";
 import { listNames } from "../live/library.js";
 import { loadProgress } from "../parts/load-progress.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { attempt, showSuccess } from "../parts/notices.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -209,13 +209,4 @@ const isSaid = ({ role, content }) => role === "assistant" && content !== "";
 async function copy(messages) {
   await copyText(messages.filter(isSaid).map((message) => message.content).join("\n\n"));
   showSuccess("Response copied.");
-}
-
-/** Wait for an action of the session, and show why it failed. @param {unknown} work */
-export async function attempt(work) {
-  try {
-    await work;
-  } catch (error) {
-    showError(error);
-  }
 }

@@ -1,7 +1,7 @@
 /** The plan of a model that is here, and its load options, each with what it changes in the plan. */
 
 import { count, memorySize } from "../format.js";
-import { latestSample } from "../live/state.js";
+import { state } from "../live/state.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { load } from "./actions.js";
@@ -50,7 +50,7 @@ class PlanChoices extends Planned {
     const { engines = [], context_length: context = 0, max_context_length: most, reasons = [] } = first;
     const contexts = CONTEXTS.filter((tokens) => tokens <= (most ?? tokens));
     const installed = engines.filter((row) => row.version);
-    const hasGpu = Object.keys(latestSample()?.memory ?? {}).some((pool) => pool !== "ram");
+    const hasGpu = Object.keys(state.samples.at(-1)?.memory ?? {}).some((pool) => pool !== "ram");
     const isChosen = Object.keys(this.choice).length;
     const isLoaded = this.plan?.loaded;
     return html`<details class="load-options">
