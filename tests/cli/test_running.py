@@ -18,7 +18,7 @@ from tests.cli.stub import Body, Reply, StubServer
 from vllama.base.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 from vllama.base.units import rfc3339_local
 from vllama.cli.client import Client, _unreachable
-from vllama.cli.commands.ps import describe_expiry, describe_processor
+from vllama.cli.model_output import describe_expiry, describe_processor
 
 
 def loaded(name: str, **more: object) -> Body:

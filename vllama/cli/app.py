@@ -104,6 +104,11 @@ def run(argv: Sequence[str]) -> int:
 
 def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     """Parse the arguments and run the command; show what is wrong with either."""
+    if args[0] in ("list", "ls", "ps", "show"):
+        from vllama.cli.quick import answer
+
+        if answer(args):
+            return 0
     import typer
 
     from vllama.base.errors import VllamaError

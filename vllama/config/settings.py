@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 from vllama.base import kinds
+from vllama.base.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.base.setting import Effect, Setting, list_declared, setting
 from vllama.config import address
 from vllama.config.engine_settings import EngineSettings
-from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.config.parse import Captures, Folders, Groups, ListeningAddress, Registry, Upstreams
 
 Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
