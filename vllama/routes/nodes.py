@@ -196,6 +196,8 @@ def refuse_away(nodes: Nodes, given: str, only: Names | None, lost: Mapping[str,
     }
     away |= lost
     if not away:
+        if why := nodes.find_name_trouble(model):
+            raise Busy(f"cannot use '{given}' now: {why}", retry_after_s=LOST_RETRY_S)
         return
     name, reason = next(iter(away.items()))
     told = f"only node '{name}' {'has' if only is None else 'may serve'} it, and {reason}"
