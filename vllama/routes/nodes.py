@@ -128,7 +128,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             running.resumed += 1
         forward = answer or Forward(request, name_client(running.access))
         try:
-            with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
+            with show_life(gateway, request, given, streams=asked.streams(route)):
                 stored = await _send(
                     gateway, node, forward, running, model, body, may_move and has_other
                 )
