@@ -138,7 +138,7 @@ class Asked(Struct):
     stream: Any = None
 
     def streams(self, route: Route) -> bool:
-        """Return whether a stream of tokens is wanted, which is the default of Ollama's API only."""
+        """Return whether a stream of tokens is wanted: the default of Ollama's API only."""
         wanted = route.dialect is Dialect.OLLAMA if self.stream is None else bool(self.stream)
         return wanted and route.stream is not None and route.kind is RouteKind.MODEL
 
