@@ -62,7 +62,7 @@ NUMBERS = [
     ("models", f"does not respond within {context.ASK_LIMIT_S:g} seconds"),
     ("running", f"does not respond within {health.DISK_LIMIT_S:g} s"),
     ("running", f"at least {conversations.LEAST_TOKENS} tokens"),
-    ("running", f"after {cache.SILENT_S:g} s of silence"),
+    ("running", f"after {cache.SILENT_S:g} s without requests"),
     ("running", f"by {conversations.FIRST_MARK:,} tokens"),
     ("running", f"at most {store.MOST_WRITTEN // 1000**3} GB a day"),
     ("running", f"less than {100 * store.LEAST_FREE:g} % of the disk"),

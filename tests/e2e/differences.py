@@ -122,7 +122,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            'Images or audio for a model that takes none are refused: `"MODEL" does not support '
+            'Images or audio for a model that accepts none are rejected: `"MODEL" does not support '
             "vision`."
         ),
         body="image|audio",
@@ -164,7 +164,7 @@ DIFFERENCES = (
     Difference(
         reason=(
             "`tools` and `tool_choice` of `/v1/chat/completions` may use the format of another "
-            "API:"
+            "API: "
             '`{"type": "function", "name": …}`, `input_schema`, `{"type": "any"}`.'
         ),
         path="^/v1/chat",

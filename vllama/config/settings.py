@@ -48,7 +48,7 @@ class ServerSettings:
         "grace period for running responses when the server stops", 10.0, effect=RESTART
     )
     shutdown_delay_s: kinds.Duration = setting(
-        "time a stopping server accepts requests while /readyz fails", 0.0, example="10s",
+        "time for which a stopping server accepts requests while /readyz fails", 0.0, example="10s",
         effect=RESTART,
     )  # fmt: skip
     max_buffer_size_bytes: kinds.Size = setting(

@@ -55,7 +55,7 @@ def convert(
         bool, option("--trust-remote-code", "Run code from the model's repository.")
     ] = False,
     update: Annotated[bool, option("--update", "Update the converter first.")] = False,
-    yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
+    yes: Annotated[bool, yes_option("Download without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert safetensors to GGUF, or quantize a GGUF."""

@@ -59,7 +59,7 @@ def create(
     link: Annotated[
         bool, option("--link", "Hard-link model files instead of copying them.")
     ] = False,
-    yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
+    yes: Annotated[bool, yes_option("Download without asking.")] = False,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> None:
     """Create a model from another one, with its own defaults."""

@@ -55,7 +55,7 @@ def logs(
     lines: Annotated[
         int | None, option("--lines -n N", "Show the last N lines. [all; with --follow 20]", min=0)
     ] = None,
-    every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
+    every: Annotated[bool, option("--all", "Show the logs of all servers.")] = False,
     debug: Annotated[
         bool, option("--debug", "Show all lines, including those about tensors.")
     ] = False,

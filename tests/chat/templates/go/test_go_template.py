@@ -102,7 +102,7 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ 99999999999999999999 }}", "too large"),
         ("{{ break }}", "outside of {{range}}"),
         ("{{ .A .B", "unclosed"),
-        ("{{ (.A }}", "a ) is missing"),
+        ("{{ (.A }}", "missing )"),
         ("{{ .A) }}", "unexpected ')'"),
         ('{{ .A"x" }}', "is a space missing?"),
         ("{{ $x, $y := 3 }}", "undefined variable $x"),

@@ -361,7 +361,7 @@ class _Parser:
         pipe = self._pipe("parentheses", closing=")")
         self._depth -= 1
         if not self._take("sign", ")"):
-            wrong(self._peek().line, "a ) is missing")
+            wrong(self._peek().line, "missing )")
         return Path(pipe, self._names())
 
     def _names(self) -> tuple[str, ...]:
