@@ -122,7 +122,7 @@ def test_mistakes(server, name, arguments, code, text):
 
 def test_no_such_capture(server, tmp_path):
     done = vllama(server, "replay", "1-1", "--dir", str(tmp_path))
-    assert done.returncode == 2 and "no capture '1-1' in" in done.stderr
+    assert done.returncode == 1 and "capture '1-1' not found in" in done.stderr
     empty = vllama(server, "requests", "--dir", str(tmp_path))
     assert empty.returncode == 0 and "vllama serve --capture" in empty.stderr
 

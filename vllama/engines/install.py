@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.base import executors, private
-from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed, NotFound
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import (
@@ -344,7 +344,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     """Remove one release of an engine's own builds; return which is used from now on.
 
     That is the one used so far, or else the one installed last; empty if none is left. Raises
-    EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
+    NotFound if the release is not there, EnvironmentFailed if it cannot be removed.
     """
     if (beside := name_version(environments, engine.name, tag)).exists():
         remove(beside)
@@ -358,7 +358,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     }
     doomed = [programs for programs, archive in builds.items() if archive.tag == tag]
     if not doomed:
-        raise EngineMissing(
+        raise NotFound(
             f"cannot remove release {tag} of {engine.title}: it is not installed",
             hint=f"installed: {', '.join(one.tag for one in builds.values())}" if builds else None,
         )

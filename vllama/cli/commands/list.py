@@ -47,10 +47,9 @@ def list_models(
         ]
         show_json({"models": entries, "skipped": left_out})
         return
-    show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
-    if not entries:
-        none = f"No model's name contains '{part}'." if found and part else "No models installed."
-        say_aside(f"{none} Find one: vllama recommend")
+    none = f"No model's name contains '{part}'." if found and part else "No models installed."
+    empty = f"{none} Find one: vllama recommend"
+    show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS, empty)
     for one in skipped:
         say_aside(f"ignored: {one.name} ({one.store}, {one.path}): {one.reason}")
 
@@ -72,7 +71,7 @@ def show_all_nodes(wanted: str, *, as_json: bool) -> None:
     rows = [
         (row["name"], format_bytes_decimal(row["size"]), ", ".join(row["nodes"])) for row in shown
     ]
-    show_table(("NAME", "SIZE", "NODES"), rows)
+    show_table(("NAME", "SIZE", "NODES"), rows, empty="No models on any node.")
 
 
 def _is_called(library: Library, bundle: Bundle, part: str) -> bool:

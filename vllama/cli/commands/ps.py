@@ -7,7 +7,13 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, NamedTuple
 
-from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
+from vllama.base.units import (
+    format_ago,
+    format_amount,
+    format_bytes_decimal,
+    format_until,
+    parse_rfc3339,
+)
 from vllama.cli.context import connect
 from vllama.cli.model_view import describe_load, has_prefix
 from vllama.cli.options import AsJson, argument, option
@@ -62,7 +68,8 @@ def ps(
     ]
     cells = [[column.make_cell(row) for column in columns] for row in found]
     going = sorted((column for column in columns if column.narrow), key=lambda one: one.narrow)
-    show_table([one.title for one in columns], cells, optional=[one.title for one in going])
+    empty = "" if failed else f"No models{prefix and f' named {prefix}…'} are loaded."
+    show_table([one.title for one in columns], cells, [one.title for one in going], empty)
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
@@ -102,6 +109,7 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
             for row in found
         ],
         optional=("KEY", "ROUTE", "CLIENT", "STATE", "SINCE"),
+        empty=f"No requests{prefix and f' to {prefix}…'} are running.",
     )
     waiting = Counter((row["model"], row["waits_for"]) for row in found if row.get("waits_for"))
     for (model, reason), count in waiting.items():
@@ -185,7 +193,7 @@ class Column(NamedTuple):
 COLUMNS = (  # Ollama's first: scripts count on them
     Column("NAME", lambda model: str(model.get("name", ""))),
     Column("ID", lambda model: str(model.get("digest", ""))[:12], narrow=1),
-    Column("SIZE", lambda model: format_bytes_decimal(read_number(model, "size")), narrow=4),
+    Column("SIZE", lambda model: format_amount(read_number(model, "size")), narrow=4),
     Column("PROCESSOR", describe_processor, narrow=2),
     Column("CONTEXT", lambda model: str(model.get("context_length") or ""), narrow=3),
     Column("UNTIL", lambda model: describe_expiry(model, time.time())),

@@ -64,9 +64,8 @@ def usage(
         ]
         for row in rows
     ]
-    show_table(titles, cells, optional=("CACHED", "UNPRICED"))
-    if not rows:
-        say_aside("no usage in this period")
+    empty = "No requests in this period."
+    show_table(titles, cells, optional=("CACHED", "UNPRICED"), empty=empty)
 
 
 def read_columns(by: str) -> list[str]:
