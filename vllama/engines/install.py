@@ -11,6 +11,7 @@ from pathlib import Path
 
 from vllama.base import executors, private
 from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed, NotFound
+from vllama.base.spelling import find_named
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import (
@@ -186,14 +187,9 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
 
 
 def _find_plugin(engine: Engine, name: str) -> Plugin:
-    """Return a plug-in of an engine's recipe. Raises EngineMissing for an unknown name."""
+    """Return a plug-in of an engine's recipe. Raises NotFound for an unknown name."""
     known = {plugin.name: plugin for plugin in engine.install.plugins}
-    if name in known:
-        return known[name]
-    raise EngineMissing(
-        f"cannot install {engine.title} with '{name}': it is not a plug-in that is known here",
-        hint=f"available plug-ins: {', '.join(known)}" if known else "omit --with",
-    )
+    return find_named("plug-in", name, known, "" if known else "omit --with")
 
 
 def _list_ways(

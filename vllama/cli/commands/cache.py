@@ -31,6 +31,7 @@ Blocks = dict[str, tuple[int, float]]
 COLUMNS = ("MODEL", "KEY", "TOKENS", "SIZE", "USED", "HITS")
 
 Model: TypeAlias = Annotated[str | None, model_argument("Only conversations of this model.")]
+Shown: TypeAlias = Annotated[str, model_argument("Model of the conversations.")]
 Key: TypeAlias = Annotated[
     str | None, option("--key NAME", "Only conversations of this key.", complete_key)
 ]
@@ -58,11 +59,7 @@ def list_conversations(model: Model = None, key: Key = None, as_json: AsJson = F
     show_table(COLUMNS, cells, optional=("KEY",), empty=empty)
 
 
-def show(
-    model: Annotated[str, model_argument("Model of the conversations.")],
-    key: Key = None,
-    as_json: AsJson = False,
-) -> None:
+def show(model: Shown, key: Key = None, as_json: AsJson = False) -> None:
     """Show the number, size and use of a model's stored conversations."""
     rows = _read_rows(model, key)
     if not rows:

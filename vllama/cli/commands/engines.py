@@ -55,6 +55,7 @@ COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL
 OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL", "VERSION")
 
 
+Name: TypeAlias = Annotated[str, argument("ENGINE", "Engine name.", complete_engine)]
 Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Engine names.", complete_engine)]
 
 
@@ -79,10 +80,7 @@ def list_engines(as_json: AsJson = False) -> None:
         say_prose(f"Hint: {told.hint}")
 
 
-def show(
-    name: Annotated[str, argument("ENGINE", "Engine name.", complete_engine)],
-    as_json: AsJson = False,
-) -> None:
+def show(name: Name, as_json: AsJson = False) -> None:
     """Show version, folder, size, formats and features of an engine."""
     from msgspec import to_builtins
 
@@ -93,9 +91,8 @@ def show(
     engine, _, environments = find_engine(settings, name)
     rows = report_engines(gather_facts(settings)).engines
     row = to_builtins(next(each for each in rows if each.name == engine.name))
-    files = (environments / engine.name).rglob("*")
-    disk_bytes = sum(each.lstat().st_size for each in files)
-    show_item(row | {"disk_bytes": disk_bytes}, as_json=as_json)
+    sizes = (each.lstat().st_size for each in (environments / engine.name).rglob("*"))
+    show_item(row | {"disk_bytes": sum(sizes)}, as_json=as_json)
 
 
 def install(

@@ -87,7 +87,7 @@ def show(name: Name, as_json: AsJson = False) -> None:
     settings = load_settings()
     keys = {key.name: key for key in read_keys(keys_file(settings.data_dir))}
     key = find_named("key", name, keys, HINT)
-    days = [day for day in read_folder(settings, ("day", "key"), "", "") if day["key"] == name]
+    days = read_folder(settings, ("day",), key=name)
     counts = ("requests", "prompt_tokens", "generated_tokens", "spend")
     used = {each: sum(day[each] or 0 for day in days) for each in counts}
     used |= {"currency": settings.currency, "last_used": days[-1]["day"] if days else None}
