@@ -62,6 +62,7 @@ def test_a_key_through_its_life(vllama: Vllama, data: Path) -> None:
     assert "Revoked" in vllama("keys").stdout
     again = vllama("keys", "add", "ann")
     assert again.returncode == 2 and "vllama keys remove ann" in again.stderr
+    assert again.stderr.startswith("Error:"), "without a warning about other keys"
     assert vllama("keys", "rm", "ann").stdout == "removed key 'ann'\n"
     assert vllama("keys", "add", "ann").returncode == 0
     assert "is not revoked" in vllama("keys", "rm", "ann").stderr

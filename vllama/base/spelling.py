@@ -24,7 +24,7 @@ def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
 
 
 def find_named(kind: str, name: str, known: Mapping[str, T], otherwise: str = "") -> T:
-    """Return what has this name. Raises NotFound with the hint of `suggest`."""
+    """Return the entry of this name. Raises NotFound, with the hint of `suggest`."""
     if name not in known:
         raise NotFound(f"{kind} '{name}' not found", hint=suggest(name, known, otherwise))
     return known[name]
