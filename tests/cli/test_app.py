@@ -326,7 +326,7 @@ def test_completion(stub: StubServer, vllama: Vllama) -> None:
         ("vllama config s", {"show", "schema"}),
         ("vllama cache r", {"remove"}),
         ("vllama keys rotate x --o", {"--overlap"}),
-        ("vllama nodes ", {"list", "drain", "undrain", "key"}),
+        ("vllama nodes ", {"list", "show", "drain", "undrain", "key"}),
         ("vllama completion ", {"bash", "zsh", "fish"}),
         ("vllama serve --config ", set()),  # the shell offers files
         ("vllama create mine -f ", set()),

@@ -295,7 +295,7 @@ def test_settings_of_the_environment(home: Path, vllama: Vllama, env: dict[str, 
     [
         (["launch", "codex"], "no model specified", 2),
         (["launch", "codex", "-m", "m", "--config"], "cannot confirm", 2),
-        (["launch", "codx"], "cannot launch 'codx'", 1),
+        (["launch", "codx"], "cannot launch 'codx'", 2),
         (["launch", "--restore"], "no tool specified", 2),
         (["launch", "codex", "--config", "--restore"], "cannot use --config", 2),
         (["launch", "claude-desktop", "-m", "m", "-y"], NOT_HERE, 2),

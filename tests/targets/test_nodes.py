@@ -872,7 +872,7 @@ def test_rm_asks_which_node(cluster) -> None:
     status, _, data = cluster.head.request("DELETE", path, {"model": "both"})
     assert status == 400
     assert b"vllama did not download" in data  # the node has been asked
-    assert cluster.head.request("DELETE", "/api/delete?node=x", {"model": "both"})[0] == 400
+    assert cluster.head.request("DELETE", "/api/delete?node=x", {"model": "both"})[0] == 404
 
 
 @pytest.mark.slow

@@ -122,8 +122,10 @@ def list_removed(
             yield f"{name} has no effect: it was removed; {advice}"
 
 
-def suggest_setting(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the hint for a name that is not among those of the settings or fields."""
+def suggest_setting(
+    name: str, known: Collection[str], otherwise: str = "list the settings: vllama config"
+) -> str:
+    """Return the hint for a name that is not among those of the settings."""
     others = {one: key for one, key in {**RENAMED_FIELDS, **ELSEWHERE}.items() if key in known}
     near = find_similar(name.replace("-", "_"), [*known, *others], most=1)
     return suggest(others.get(near[0], near[0]) if near else name, known, otherwise)

@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.base import executors, private
-from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed, NotFound
+from vllama.base.spelling import find_named
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import (
@@ -186,14 +187,9 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
 
 
 def _find_plugin(engine: Engine, name: str) -> Plugin:
-    """Return a plug-in of an engine's recipe. Raises EngineMissing for an unknown name."""
+    """Return a plug-in of an engine's recipe. Raises NotFound for an unknown name."""
     known = {plugin.name: plugin for plugin in engine.install.plugins}
-    if name in known:
-        return known[name]
-    raise EngineMissing(
-        f"cannot install {engine.title} with '{name}': it is not a plug-in that is known here",
-        hint=f"available plug-ins: {', '.join(known)}" if known else "omit --with",
-    )
+    return find_named("plug-in", name, known, "" if known else "omit --with")
 
 
 def _list_ways(
@@ -344,7 +340,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     """Remove one release of an engine's own builds; return which is used from now on.
 
     That is the one used so far, or else the one installed last; empty if none is left. Raises
-    EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
+    NotFound if the release is not there, EnvironmentFailed if it cannot be removed.
     """
     if (beside := name_version(environments, engine.name, tag)).exists():
         remove(beside)
@@ -358,7 +354,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     }
     doomed = [programs for programs, archive in builds.items() if archive.tag == tag]
     if not doomed:
-        raise EngineMissing(
+        raise NotFound(
             f"cannot remove release {tag} of {engine.title}: it is not installed",
             hint=f"installed: {', '.join(one.tag for one in builds.values())}" if builds else None,
         )

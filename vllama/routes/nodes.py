@@ -25,6 +25,7 @@ from vllama.base.errors import (
     ModelNotFound,
     VllamaError,
 )
+from vllama.base.spelling import find_named
 from vllama.base.units import rfc3339_local
 from vllama.chat.replay import Departed
 from vllama.chat.request import Call
@@ -260,17 +261,13 @@ def find_place(
 ) -> str | None:
     """Return the node whose files a request is about: the one that it names, or the only one.
 
-    None for requests that any node with the model may answer. Raises BadRequest.
+    None for requests that any node with the model may answer. Raises NotFound, BadRequest.
     """
     if not route.on_nodes:
         return None
     named = request.read_query().get("node")
     if named is not None:
-        if named not in nodes.nodes and named != nodes.local:
-            raise BadRequest(
-                f"no such node: '{named}'", hint=f"choose from {', '.join(nodes.names)}"
-            )
-        return named
+        return find_named("node", named, {each: each for each in nodes.names})
     if route.kind is not RouteKind.WRITES:
         return None
     owners = [node.name for node in nodes.list_up() if model in node.disk]

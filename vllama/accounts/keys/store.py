@@ -33,19 +33,15 @@ from vllama.accounts.keys.key import (
 )
 from vllama.accounts.usage.money import parse_budget
 from vllama.base import audit, kinds, private
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, NotFound
 from vllama.base.meaning import says
+from vllama.base.spelling import find_named
 from vllama.base.units import rfc3339_local
 
 T = TypeVar("T")
 
 LOCK_LIMIT_S = 10.0
-
-
-class UnknownKey(ConfigError):
-    """There is no key of this name that works."""
-
-    status = 404
+HINT = "list the keys: vllama keys"
 
 
 class KeyFile(msgspec.Struct, frozen=True):
@@ -197,10 +193,7 @@ def revoke_key(keys: dict[str, ApiKey], name: str, now_s: float) -> ApiKey:
 
 def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
     """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
-    key = keys.get(name)
-    if key is None:
-        raise UnknownKey(f"cannot remove the key '{name}': no such key", hint="vllama keys list")
-    if key.revoked_s is None:
+    if find_named("key", name, keys, HINT).revoked_s is None:
         raise ConfigError(
             f"cannot remove the key '{name}': it is not revoked",
             hint=f"vllama keys revoke {name}",
@@ -209,11 +202,10 @@ def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
 
 
 def find_key(keys: Mapping[str, ApiKey], name: str) -> ApiKey:
-    """Return a key that has not been revoked. Raises ConfigError."""
-    key = keys.get(name)
-    if key is None or key.revoked_s is not None:
-        reason = "no such key" if key is None else "it is revoked"
-        raise UnknownKey(f"cannot use the key '{name}': {reason}", hint="vllama keys list")
+    """Return a key that has not been revoked. Raises NotFound."""
+    key = find_named("key", name, keys, HINT)
+    if key.revoked_s is not None:
+        raise NotFound(f"cannot use the key '{name}': it is revoked", hint=HINT)
     return key
 
 

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vllama import config
-from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
 from vllama.base.owner import read_named
 from vllama.cli.commands.convert import agree_to_fetch
 from vllama.cli.context import change_models, load_settings, local_library, local_quantizer
@@ -139,7 +139,7 @@ def _text(file: Path) -> str:
         is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return content.decode("utf-16" if is_wide else "utf-8-sig")
     except OSError as error:
-        raise ConfigError(
+        raise VllamaError(
             f"cannot read the Modelfile '{file}': {error.strerror or error}",
             hint="specify another file with -f, or read from stdin with -f -",
         ) from None

@@ -52,4 +52,4 @@ def show_all_nodes(wanted: str, *, as_json: bool) -> None:
     rows = [
         (row["name"], format_bytes_decimal(row["size"]), ", ".join(row["nodes"])) for row in shown
     ]
-    show_table(("NAME", "SIZE", "NODES"), rows)
+    show_table(("NAME", "SIZE", "NODES"), rows, empty="No models on any node.")

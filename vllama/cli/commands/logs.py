@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
+from vllama.base.errors import ConfigError, ModelNotFound, NotFound, VllamaError
 from vllama.base.log_lines import as_text, is_of_port
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import model_argument, option
@@ -211,7 +211,7 @@ def _show_own(
 
     path = log_dir / OWN_LOG
     if not path.exists() and not follow:
-        raise ConfigError(f"no such file: '{path}'", hint="start a server first: vllama serve")
+        raise NotFound(f"no such file: '{path}'", hint="start a server first: vllama serve")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else partial(_show_readable, named=port is None)
 

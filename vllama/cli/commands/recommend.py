@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from vllama.base.units import format_bytes_binary, format_bytes_decimal
+from vllama.base.units import format_amount, format_bytes_decimal
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, option
 from vllama.cli.output import say, say_prose, show_json, show_table
@@ -59,7 +59,7 @@ def recommend(
             row.quantization,
             format_bytes_decimal(row.download_bytes),
             str(row.context_length),
-            format_bytes_binary(row.memory_bytes),
+            format_amount(row.memory_bytes),
             f"{row.where} (slow)" if row.fit == "slow" else row.where,
         )
         for row in shown

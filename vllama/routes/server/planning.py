@@ -18,10 +18,10 @@ from vllama.base.errors import (
     InvalidModelRef,
     ModelNotFound,
     NoPlan,
-    NotFound,
     VllamaError,
 )
 from vllama.base.meaning import TEXT, make_integer, says
+from vllama.base.spelling import find_named
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import LEAST, PlanBody
@@ -292,12 +292,8 @@ async def _preview(
 
 def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
     """Raise NotFound or BadRequest for settings that mean nothing."""
-    engine, known = given.get("engine"), facts.found.engines
-    if engine is not None and engine not in known:
-        raise NotFound(
-            f"cannot plan with engine '{engine}': unknown engine",
-            hint=f"choose from {', '.join(known)}",
-        )
+    if (engine := given.get("engine")) is not None:
+        find_named("engine", engine, facts.found.engines)
     for name, least in LEAST.items():
         if (number := given.get(name)) is not None and number < least:
             raise BadRequest(f"cannot plan with {name} {number}: the minimum is {least}")
