@@ -155,15 +155,15 @@ def whole(quiet, busy, facts, minutes, files):
         remarks["swap of models not measured: no second model was named (SWAP_FILE)"] = None
     parts = [
         f"Measured {datetime.date.today().isoformat()} by `make bench-ollama` in {minutes:.0f} "
-        f"minutes, {rounds}, answers of {quiet['tokens']} tokens.",
+        f"minutes, {rounds}, responses of {quiet['tokens']} tokens.",
         "\n".join(f"- {line}" for line in (*facts, f"`{'`, `'.join(files)}`", engines, *remarks)),
-        "A ratio is vllama's value ÷ Ollama's in the same round: the median, and the least and "
-        "the most of all rounds. Where those lie on both sides of 1, neither is ahead. `busy`: "
-        "beside one busy loop per core.",
+        "A ratio is vllama's value ÷ Ollama's in the same round: the median, and the minimum "
+        "and maximum of all rounds. If the range includes 1, neither is faster. `busy`: with one "
+        "busy loop per core.",
         behind(results),
         "![tokens/s, first token, loading and memory as bars](../../docs/pictures/ollama.svg)",
         table(results),
-        "What people claim for systems like this one, beside what was measured:",
+        "Claims about similar systems, compared with the measurements:",
         claims(quiet),
     ]
     return "\n\n".join(parts)

@@ -283,8 +283,7 @@ def _env(settings: Mapping[str, object]) -> dict[str, str]:
         if setting is None:
             raise ConfigError(
                 f"cannot start a server: '{name}' is not a setting",
-                hint=removed.SETTINGS.get(name)
-                or removed.suggest_setting(name, by_key, "see them all: vllama config show"),
+                hint=removed.SETTINGS.get(name) or removed.suggest_setting(name, by_key),
             )
         if value is not None:
             out[setting.env] = setting.kind.text(value)

@@ -19,7 +19,6 @@ from tests.cli.stub import StubServer, answer
 from tests.cli.terminal import Terminal
 from tests.registry import OllamaModel, store
 from tests.tiny import write_tiny_gguf, write_tiny_lora
-from vllama.cli.model_view import COLUMNS
 
 # real processes, one after another: not for every save
 pytestmark = pytest.mark.slow
@@ -76,7 +75,7 @@ def test_create_show_cp_rm(folder: Path, tmp_path: Path, vllama: Vllama) -> None
     models = json.loads(vllama("list", "--json").stdout)["models"]
     assert {"Terse:latest", "again:latest", "team/other:v1"} < {row["name"] for row in models}
     assert vllama("rm", "terse", "again", "team/other:v1").returncode == 0
-    assert vllama("list", "terse").stdout.split() == [*COLUMNS]
+    assert vllama("list", "terse").stdout == ""
     assert (folder / "mine.gguf").exists()
 
 

@@ -41,7 +41,11 @@ def test_what_each_offer_says(offers: list[Offer]) -> None:
     assert "why       runs on CPUs and GPUs" in first
     assert "llama.cpp (llama-server): llama.cpp b11434" in first
     assert "note      the project's own build, for any processor" in first
-    assert "note      it is compiled, which takes some 4 minutes" in second
+    assert "note      it is compiled, which takes about 4 minutes" in second
+    ready = replace(offers[1], wheels=wheels("paint==1"))
+    fallback = "  fallback  paint==1, about 10 B, if this fails"
+    assert fallback in describe_offer(offers[0], [ready, offers[1]])
+    assert "fallback" not in "\n".join(describe_offer(offers[0], [offers[1], ready]))
 
 
 @pytest.mark.parametrize("yes", [False, True])
@@ -57,7 +61,7 @@ def test_no_wheel_turns_into_a_build_without_a_question(
     ready = replace(built, wheels=wheels("nowhere"))
     if yes:
         install_first([ready, built], yes=True)
-        assert "paint==1 is built from source instead" in capsys.readouterr().err
+        assert "building paint==1 instead" in capsys.readouterr().err
     else:
         with pytest.raises(EnvironmentFailed, match="nowhere"):
             install_first([ready, built], yes=False)
@@ -73,7 +77,7 @@ def test_the_wheel_is_installed_where_the_build_fails(
     ready = make_offer(painter, CPU, environments)
     built = replace(ready, wheels=wheels("nowhere", compiled=True))
     install_first([built, ready], yes=False)
-    assert "paint==1 is installed instead" in capsys.readouterr().err
+    assert "installing paint==1 instead" in capsys.readouterr().err
     assert isinstance(painter.find(SearchPaths(environments=environments)), Installation)
     with pytest.raises(EnvironmentFailed):
         install_first([replace(built, folder=tmp_path / "other")], yes=False)

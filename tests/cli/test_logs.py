@@ -101,7 +101,7 @@ def test_latest_may_be_left_out(vllama: Vllama, logs: Path) -> None:
         (["other"], 1, ["no logs of 'other'", "tiny:1b"]),
         (["tiny:1b", "--attempt", "9"], 1, ["no log of attempt 9", "1, 2, 3"]),
         (["--attempt", "1"], 2, ["--attempt needs a MODEL"]),
-        ([], 2, [OWN_LOG, "has not run"]),
+        ([], 1, [OWN_LOG, "no such file"]),
     ],
 )
 def test_what_is_not_there(

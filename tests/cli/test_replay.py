@@ -56,7 +56,7 @@ def test_requests_are_listed_and_shown(server, name):
     table = vllama(server, "requests").stdout
     assert id_ in table and "/api/chat" in table and "200" in table
     shown = vllama(server, "requests", id_).stdout
-    assert "user:\nhi @tokens=4\n" in shown and "answer, text:\ntok0 tok1 tok2 tok3 \n" in shown
+    assert "user:\nhi @tokens=4\n" in shown and "response, text:\ntok0 tok1 tok2 tok3 \n" in shown
     assert "engine      fake 1.0" in shown and "temperature 0" in shown
     assert json.loads(vllama(server, "requests", id_, "--json").stdout)["id"] == id_
     raw = vllama(server, "requests", id_, "--raw").stdout
@@ -122,7 +122,7 @@ def test_mistakes(server, name, arguments, code, text):
 
 def test_no_such_capture(server, tmp_path):
     done = vllama(server, "replay", "1-1", "--dir", str(tmp_path))
-    assert done.returncode == 2 and "no capture '1-1' in" in done.stderr
+    assert done.returncode == 1 and "capture '1-1' not found in" in done.stderr
     empty = vllama(server, "requests", "--dir", str(tmp_path))
     assert empty.returncode == 0 and "vllama serve --capture" in empty.stderr
 

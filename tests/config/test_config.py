@@ -265,7 +265,10 @@ def test_the_default_file_is_read_if_it_is_there(home: Path) -> None:
     ("text", "message", "hint"),
     [
         ("prot = 1", 'cannot use "prot" in', "did you mean port?"),
-        ("zzzz = 1", "not a setting", "choose one of host, port"),
+        ("zzzz = 1", "not a setting", "list the settings: vllama config"),
+        ("[server]\nport = 1", 'cannot use "server" in', "at the top of the file, not in a table"),
+        ("[modles.x]\npin = true", "not a setting", "did you mean models?"),
+        ("[model.x]\npin = true", "cannot use model from", '[models."NAME"]?'),
         ('port = "x"', 'cannot use port "x" from', "use the form 11434"),
         ("port = [1]", "a list is not allowed here", "use the form"),
         ("[port]\na = 1", "a table is not allowed here", "use the form"),

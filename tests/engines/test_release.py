@@ -18,7 +18,7 @@ from scripts import renew_build
 from tests.engines.releases import PROGRAM, Releases, make_archive, make_build
 from tests.engines.test_install import CPU, Painter, wheels, with_gpu
 from tests.machine.environments.installer import Fake
-from vllama.base.errors import EngineMissing, EnvironmentFailed
+from vllama.base.errors import EngineMissing, EnvironmentFailed, NotFound
 from vllama.cli.engine_install import describe_offer, install_first
 from vllama.engines import recipe as recipes
 from vllama.engines.base import Installation, Origin, SearchPaths
@@ -94,7 +94,7 @@ def test_a_build_is_installed_and_found(releases: Releases, tmp_path: Path) -> N
 def test_one_version_can_be_removed(releases: Releases, tmp_path: Path) -> None:
     for tag in (OLD, NEW):
         bring(releases, tmp_path, tagged(tag))
-    with pytest.raises(EngineMissing, match=r"b11499 of .*: it is not installed"):
+    with pytest.raises(NotFound, match=r"b11499 of .*: it is not installed"):
         uninstall_release(ENGINE, tmp_path, "b11499")
     assert uninstall_release(ENGINE, tmp_path, NEW) == OLD
     found = ENGINE.find(SearchPaths(environments=tmp_path, search=""))
@@ -264,7 +264,7 @@ def test_what_cannot_be_reached_is_replaced_by_the_next_way(
     found = install_first(make_offers(painter, CPU, tmp_path / "e"), yes=False)
     assert found.version == "1"
     said = " ".join(capsys.readouterr().err.split())
-    assert "cannot download llama.cpp's own build: " in said and "paint==1 is installed" in said
+    assert "cannot download llama.cpp's own build: " in said and "installing paint==1" in said
 
 
 @pytest.mark.parametrize(

@@ -157,9 +157,18 @@ def test_a_name_without_its_tag_means_what_the_aliases_say(
     assert library.remote.pull("smollm2").hub_id == repo
 
 
-def test_a_near_name_keeps_its_tag_where_it_has_one() -> None:
-    for name, meant in (("smolm2:135m", "smollm2:135m"), ("smolm2:no-such", "smollm2")):
-        hint = make_no_repository_error(ModelRef.parse(name)).hint
+def test_a_near_name_keeps_its_tag_where_it_has_one(
+    tmp_path: Path, with_settings: Callable[..., ModelsSettings]
+) -> None:
+    package(tmp_path / "site")
+    stored = open_library(with_settings(package_dirs=(tmp_path / "site",))).list()
+    for name, here, meant in (
+        ("smolm2:135m", (), "smollm2:135m"),
+        ("smolm2:no-such", stored, "smollm2"),
+        ("smolm2", (), "smollm2:latest"),
+        ("smolm2", stored, "smollm2:135m"),
+    ):
+        hint = make_no_repository_error(ModelRef.parse(name), here).hint
         assert hint and hint.startswith(f"did you mean {meant} or ")
 
 

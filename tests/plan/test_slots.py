@@ -7,6 +7,7 @@ import pytest
 
 from tests.facts import CPU, GIB, H100, INFO, MAC, MIB, bundle
 from vllama.base.errors import EngineMissing
+from vllama.base.units import format_amount
 from vllama.config.engine_settings import EngineSettings
 from vllama.engines.base import DiscoveredEngines, Installation, Missing
 from vllama.engines.llamacpp.llama_cpp_python import ENGINE as PYTHON_SERVER
@@ -144,7 +145,7 @@ def test_one_message_says_what_both_take():
         choose_engine(facts_of([]), Format.GGUF)
     first, second = str(caught.value.hint).split(", or: ")
     assert "nothing is compiled" in first and "parallel requests" in first
-    assert "it is compiled, which takes some 4 minutes" in second
+    assert "it is compiled, which takes about 4 minutes" in second
 
 
 def test_a_reason_other_than_not_installed_is_said():
@@ -179,7 +180,8 @@ def test_one_context_until_requests_come_at_once():
     one, four = (make_plan(facts, bundle(), INFO, Need(concurrent=flag)) for flag in (False, True))
     assert (one.settings.parallel, four.settings.parallel) == (1, 4)
     assert four.memory.kv_bytes == 4 * one.memory.kv_bytes
-    assert "1 parallel request; reloads with 4 slots under concurrent load" in one.reasons
+    size = format_amount(four.memory.total_bytes)
+    assert f"1 parallel request; reloads with 4 slots ({size}) under concurrent load" in one.reasons
     assert "4 parallel requests, each with its own context" in four.reasons
 
 

@@ -159,7 +159,7 @@ def test_why_a_model_does_not_fit_is_a_field(server: Server) -> None:
         ({}, 400, "model is required"),
         ({"model": "nobody"}, 404, "no known repository on the hub"),
         ({"model": "/etc/passwd"}, 400, "invalid model name"),
-        ({"model": "plain", "engine": "steam"}, 404, "cannot plan with engine 'steam'"),
+        ({"model": "plain", "engine": "steam"}, 404, "engine 'steam' not found"),
         ({"model": "plain", "context_length": -3}, 400, "cannot plan with context_length -3"),
         ({"model": "plain", "gpu_layers": -3}, 400, "cannot plan with gpu_layers -3"),
     ],

@@ -335,18 +335,24 @@ def find_small(page):
 
 def test_a_long_conversation_renders_only_what_changes(server, open_page, tmp_path):
     text = "**Answer**\n\n" + "Words. " * 80
-    answer = {"role": "assistant", "model": "plain:latest", "content": text, "thinking": ""}
-    answer |= {"tool_calls": [], "stats": {"done": True}}
-    turns = [
-        {"text": f"Question {n}", "images": [], "texts": [], "answers": [[answer]]}
-        for n in range(150)
-    ]
-    old = {
+    turns, answers = [], []
+    for n in range(150):
+        after = [f"answer-{n - 1}"] if n else []
+        turn = {"id": f"turn-{n}", "after": after, "at": n, "text": f"Question {n}", "files": []}
+        answer = {
+            "id": f"answer-{n}", "turn": f"turn-{n}", "pane": 0, "model": "plain:latest", "at": n,
+            "saved": n, "state": "done", "error": "",
+            "messages": [{"role": "assistant", "content": text, "stats": {"done": True}}],
+        }  # fmt: skip
+        turns.append(turn)
+        answers.append(answer)
+    long = {
         "id": "long", "title": "Long", "updated": 1, "models": ["plain:latest"], "system": "",
-        "think": "", "tools": "", "turns": turns,
+        "think": "", "tools": "", "turns": turns, "answers": answers, "files": [],
+        "head": {"turn": "turn-149", "answers": ["answer-149"]},
     }  # fmt: skip
     path = tmp_path / "long.json"
-    path.write_text(json.dumps({"conversations": [old]}))
+    path.write_text(json.dumps({"format": 2, "conversations": [long]}))
     page = open_chat(open_page, server, "plain")
     page.get_by_text("Import and export").click()
     page.get_by_label("Import", exact=True).set_input_files(path)

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+from vllama.base.errors import NotFound
+
+T = TypeVar("T")
 
 LEAST_LIKENESS = 0.75
 """Of 1.0; a swapped pair in a word of four letters has just that, and less is another word."""
 
 
-def suggest(name: str, known: Iterable[str], otherwise: str | None = None) -> str:
+def suggest(name: str, known: Iterable[str], otherwise: str = "") -> str:
     """Return the hint for a `name` that is not among the `known`: what it may have meant.
 
     If it resembles none of them, the hint is `otherwise`, or else the list of them.
@@ -16,6 +21,13 @@ def suggest(name: str, known: Iterable[str], otherwise: str | None = None) -> st
     known = list(known)
     near = find_similar(name, known, most=1)
     return f"did you mean {near[0]}?" if near else otherwise or f"choose one of {', '.join(known)}"
+
+
+def find_named(kind: str, name: str, known: Mapping[str, T], otherwise: str = "") -> T:
+    """Return the entry of this name. Raises NotFound, with the hint of `suggest`."""
+    if name not in known:
+        raise NotFound(f"{kind} '{name}' not found", hint=suggest(name, known, otherwise))
+    return known[name]
 
 
 def find_similar(name: str, known: Iterable[str], *, most: int = 3) -> list[str]:

@@ -22,8 +22,11 @@ if TYPE_CHECKING:
     from vllama.engines.install import Offer
 
 
-def describe_offer(offer: Offer) -> list[str]:
-    """Announce a download and its size (`measure_offer`)."""
+def describe_offer(offer: Offer, others: Sequence[Offer] = ()) -> list[str]:
+    """Announce a download, its size (`measure_offer`), and what follows if it fails.
+
+    The first of the `others` follows without another question, unless it is compiled.
+    """
     from vllama.machine.environments.layout import list_requirements
 
     wheels, size = offer.wheels, format_bytes_decimal
@@ -41,6 +44,10 @@ def describe_offer(offer: Offer) -> list[str]:
         ("instead", offer.instead),
         ("faster", offer.faster),
     ]
+    for each in others[:1]:
+        if not each.wheels.compiled:
+            download = f"about {size(each.wheels.download_bytes)}, if this fails"
+            rows.append(("fallback", f"{list_requirements(each.steps)[0]}, {download}"))
     lines = [f"  {name:<8}  {text}" for name, text in rows if text]
     return [f"{offer.engine.title}: {first}{more}", *lines]
 
@@ -82,11 +89,11 @@ def offer_missing(settings: Config, error: EngineMissing, *, yes: bool) -> bool:
         return False
     show_warning(error.message)
     (best,) = measure_shown(offers[:1])
-    for line in describe_offer(best):
+    others = [each for each in offers[1:] if each.engine is best.engine]
+    for line in describe_offer(best, others):
         say_aside(line)
     if not (yes or confirm("Install it now (other engines: vllama engines)?")):
         return False
-    others = [each for each in offers[1:] if each.engine is best.engine]
     done = install_first([best, *others], yes=yes)
     audit.record(settings.data_dir, "engines install", f"{best.engine.name} {done.version}")
     return True
@@ -110,8 +117,8 @@ def install_first(offers: Sequence[Offer], *, yes: bool) -> Installation:
                 if not (can_ask() and confirm(f"Build {what} from source ({wheels.note})?")):
                     raise
                 continue
-            how = "built from source" if wheels.compiled else "installed"
-            show_warning(f"{error.message}; {what} is {how} instead")
+            how = "building" if wheels.compiled else "installing"
+            show_warning(f"{error.message}; {how} {what} instead")
     return install_with_progress(offers[-1])
 
 

@@ -11,7 +11,7 @@ from prompt_toolkit.shortcuts import choice
 
 from vllama import config
 from vllama.base.errors import ServerUnreachable, VllamaError
-from vllama.base.units import format_bytes_binary
+from vllama.base.units import format_amount
 from vllama.base.units import format_bytes_decimal as size
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.output import say, say_aside
@@ -94,7 +94,7 @@ def choose_download() -> list[str]:
         (
             row.model,
             f"{row.model}: {', '.join(row.uses)} ({size(row.download_bytes)} to download, "
-            f"{format_bytes_binary(row.memory_bytes)} of memory, {row.where})",
+            f"{format_amount(row.memory_bytes)} of memory, {row.where})",
         )
         for row in rows
         if row.fit == "fits"
@@ -119,7 +119,7 @@ def choose_agent() -> list[str]:
         if is_made_for(tool, places.system) and program(tool, places)
     ]
     if not options:
-        say_aside("No coding agent is installed here; vllama launch lists those that it knows.")
+        say_aside("No coding agent is installed here; vllama launch lists those that it supports.")
         return []
     tool = ask("Which tool?", [*options, BACK])
     model = choose_model() if tool else ""

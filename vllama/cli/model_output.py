@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from vllama.base.units import format_bytes_decimal, format_until, parse_rfc3339
+from vllama.base.units import format_amount, format_bytes_decimal, format_until, parse_rfc3339
 from vllama.cli import model_view
 from vllama.cli.output import say, say_aside, show_json, show_table
 
@@ -33,11 +33,10 @@ def show_models(told: Mapping[str, Any], part: str, *, as_json: bool) -> None:
     if as_json:
         show_json({"models": found, "skipped": skipped})
         return
-    show_table(model_view.COLUMNS, model_view.make_rows(found), model_view.OPTIONAL_COLUMNS)
-    if not found:
-        is_filtered = told["models"] and part
-        none = f"No model's name contains '{part}'." if is_filtered else "No models installed."
-        say_aside(f"{none} Find one: vllama recommend")
+    is_filtered = told["models"] and part
+    none = f"No model's name contains '{part}'." if is_filtered else "No models installed."
+    rows, empty = model_view.make_rows(found), f"{none} Find one: vllama recommend"
+    show_table(model_view.COLUMNS, rows, model_view.OPTIONAL_COLUMNS, empty)
     for one in skipped:
         say_aside(f"ignored: {one['name']} ({one['store']}, {one['path']}): {one['reason']}")
 
@@ -71,7 +70,8 @@ def show_loaded(reply: Mapping[str, Any], prefix: str, *, as_json: bool) -> None
     ]
     cells = [[column.make_cell(row) for column in columns] for row in found]
     going = sorted((column for column in columns if column.narrow), key=lambda one: one.narrow)
-    show_table([one.title for one in columns], cells, optional=[one.title for one in going])
+    empty = "" if failed else f"No models{prefix and f' named {prefix}…'} are loaded."
+    show_table([one.title for one in columns], cells, [one.title for one in going], empty)
     for row in (*found, *failed):
         if row.get("cause"):
             say_aside(describe_cause(row))
@@ -163,7 +163,7 @@ class Column(NamedTuple):
 COLUMNS = (  # Ollama's first: scripts count on them
     Column("NAME", lambda model: str(model.get("name", ""))),
     Column("ID", lambda model: str(model.get("digest", ""))[:12], narrow=1),
-    Column("SIZE", lambda model: format_bytes_decimal(read_number(model, "size")), narrow=4),
+    Column("SIZE", lambda model: format_amount(read_number(model, "size")), narrow=4),
     Column("PROCESSOR", describe_processor, narrow=2),
     Column("CONTEXT", lambda model: str(model.get("context_length") or ""), narrow=3),
     Column("UNTIL", lambda model: describe_expiry(model, time.time())),

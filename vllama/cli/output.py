@@ -7,10 +7,12 @@ import os
 import re
 import sys
 import textwrap
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, TextIO
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
 
 from vllama.base.log_lines import escape_control
+from vllama.base.units import format_ago, format_amount, format_bytes_decimal, parse_rfc3339
 from vllama.cli.table import align_cells, fit_cells
 
 if TYPE_CHECKING:
@@ -109,12 +111,19 @@ def _print_labeled(label: str, style: str, text: str) -> None:
 
 
 def show_table(
-    columns: Sequence[str], rows: Sequence[Sequence[str]], optional: Sequence[str] = ()
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    optional: Sequence[str] = (),
+    empty: str = "",
 ) -> None:
     """Print a table as Ollama does: aligned, four spaces apart, no borders.
 
-    On a terminal that is too narrow the `optional` columns go, in their order.
+    On a terminal that is too narrow the `optional` columns go, in their order. Without rows only
+    the sentence `empty` is printed, on stderr.
     """
+    if empty and not rows:
+        say_aside(empty)
+        return
     if not is_terminal(sys.stdout):
         for line in align_cells(columns, rows):
             say(line)
@@ -124,6 +133,37 @@ def show_table(
     out.print(header, style="bold")
     for line in lines:
         out.print(strip_control(line))
+
+
+def show_item(item: Mapping[str, Any], *, as_json: bool) -> None:
+    """Print one thing in full: a field a line, or JSON with the same names."""
+    if as_json:
+        show_json(item)
+        return
+    width = max(map(len, item))
+    for name, value in item.items():
+        label = name.removesuffix("_bytes").removesuffix("_at").replace("_", " ")
+        say_prose(f"{label:<{width}}    {_describe_field(name, value)}")
+
+
+def _describe_field(name: str, value: Any) -> str:
+    """Return a value for people; the end of its name says what a number or a time is."""
+    if value is None or value in ("", [], {}):
+        return "-"
+    match value:
+        case bool():
+            return "yes" if value else "no"
+        case list():
+            return ", ".join(map(str, value))
+        case dict():
+            return ", ".join(f"{key} {each}" for key, each in value.items())
+        case int() if name.endswith("_bytes"):
+            return format_bytes_decimal(value)
+        case int() if name.endswith("_free"):
+            return format_amount(value)
+        case str() if name.endswith("_at"):
+            return f"{value} ({format_ago(time.time() - parse_rfc3339(value))})"
+    return str(value)
 
 
 def show_json(value: object) -> None:

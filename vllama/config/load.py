@@ -341,7 +341,8 @@ class _Loader:
         except ValueError as error:
             words = value if isinstance(value, list | tuple) else [write_value(value)]
             shown = "…" if setting.secret else " ".join(map(str, words))
-            what = setting.key if kind.is_nested else f'{setting.key} "{shown}"'
+            is_table = kind.is_nested or isinstance(value, Mapping)
+            what = setting.key if is_table else f'{setting.key} "{shown}"'
             raise ConfigError(
                 f"cannot use {what} from {source.place((setting.key,))}: {error}",
                 hint=f'did you mean [{ELSEWHERE[setting.key]}."NAME"]?'
@@ -372,12 +373,12 @@ def _read_file(file: Path | None, environ: Mapping[str, str]) -> _File:
         ) from None
     read = _File(path=path, entries=entries, text=text)
     known = [setting.key for setting in SETTINGS]
-    for key in entries:
+    for key, value in entries.items():
         if key not in known and not is_removed(key):
-            where = read.place((key,))
-            raise ConfigError(
-                f'cannot use "{key}" in {where}: not a setting', hint=suggest_setting(key, known)
-            )
+            where, hint = read.place((key,)), suggest_setting(key, known)
+            if isinstance(value, Mapping) and not find_similar(key, known):
+                hint = "write settings at the top of the file, not in a table"
+            raise ConfigError(f'cannot use "{key}" in {where}: not a setting', hint=hint)
     return read
 
 

@@ -15,7 +15,7 @@ from vllama.base.spelling import find_similar, suggest
 from vllama.base.toml_lines import write_keys
 
 RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
-RANKS = "a GGUF has rpc; start vLLM across machines by its own launcher, and add '--upstream URL'"
+RANKS = "for a GGUF, use rpc; for vLLM, use its own launcher, and add '--upstream URL'"
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
 BISECT = "replay a request with each: 'vllama replay ID --engine NAME --set KEY=VALUE'"
 DRAFT_AUTO = 'specify the model: draft = "qwen3:0.6b"'
@@ -122,8 +122,10 @@ def list_removed(
             yield f"{name} has no effect: it was removed; {advice}"
 
 
-def suggest_setting(name: str, known: Collection[str], otherwise: str | None = None) -> str:
-    """Return the hint for a name that is not among those of the settings or fields."""
+def suggest_setting(
+    name: str, known: Collection[str], otherwise: str = "list the settings: vllama config"
+) -> str:
+    """Return the hint for a name that is not among those of the settings."""
     others = {one: key for one, key in {**RENAMED_FIELDS, **ELSEWHERE}.items() if key in known}
     near = find_similar(name.replace("-", "_"), [*known, *others], most=1)
     return suggest(others.get(near[0], near[0]) if near else name, known, otherwise)

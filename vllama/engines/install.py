@@ -10,7 +10,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from vllama.base import executors, private
-from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed
+from vllama.base.errors import DiskFull, EngineMissing, EnvironmentFailed, NotFound
+from vllama.base.spelling import find_named
 from vllama.base.units import format_bytes_decimal
 from vllama.engines.base import Engine, Installation, SearchPaths
 from vllama.engines.recipe import (
@@ -173,7 +174,7 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
         return offer
     size, notes = found.size_bytes, [wheels.note]
     if found.usual_torch:
-        notes.append("PyTorch's own index cannot be reached: its usual build may be larger")
+        notes.append("PyTorch's own index cannot be reached: the default build may be larger")
     usual, more = wheels.disk_bytes, size - wheels.download_bytes
     # what is more than usual are CUDA's libraries, which wheels hardly compress (2.0 GB are 2.4)
     changed = replace(
@@ -186,14 +187,9 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
 
 
 def _find_plugin(engine: Engine, name: str) -> Plugin:
-    """Return a plug-in of an engine's recipe. Raises EngineMissing for an unknown name."""
+    """Return a plug-in of an engine's recipe. Raises NotFound for an unknown name."""
     known = {plugin.name: plugin for plugin in engine.install.plugins}
-    if name in known:
-        return known[name]
-    raise EngineMissing(
-        f"cannot install {engine.title} with '{name}': it is not a plug-in that is known here",
-        hint=f"available plug-ins: {', '.join(known)}" if known else "omit --with",
-    )
+    return find_named("plug-in", name, known, "" if known else "omit --with")
 
 
 def _list_ways(
@@ -335,7 +331,7 @@ def check_disk_space(chosen: Offer) -> None:
     if free < wanted:
         raise DiskFull(
             f"cannot install {chosen.engine.title}: it needs {format_bytes_decimal(wanted)}, and "
-            f"{format_bytes_decimal(free)} are free at '{home}'",
+            f"{format_bytes_decimal(free)} is free at '{home}'",
             hint="free some space, or set data_dir to another disk",
         )
 
@@ -344,7 +340,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     """Remove one release of an engine's own builds; return which is used from now on.
 
     That is the one used so far, or else the one installed last; empty if none is left. Raises
-    EngineMissing if the release is not there, EnvironmentFailed if it cannot be removed.
+    NotFound if the release is not there, EnvironmentFailed if it cannot be removed.
     """
     if (beside := name_version(environments, engine.name, tag)).exists():
         remove(beside)
@@ -358,7 +354,7 @@ def uninstall_release(engine: Engine, environments: Path, tag: str) -> str:
     }
     doomed = [programs for programs, archive in builds.items() if archive.tag == tag]
     if not doomed:
-        raise EngineMissing(
+        raise NotFound(
             f"cannot remove release {tag} of {engine.title}: it is not installed",
             hint=f"installed: {', '.join(one.tag for one in builds.values())}" if builds else None,
         )

@@ -1,4 +1,4 @@
-"""A capture as text for people: what is known of the request, what was asked and answered."""
+"""A capture as text for people: facts about the request, its texts and those of the response."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from vllama.observe.captures.answer import Response
 from vllama.observe.captures.format import Capture, Summary
-from vllama.observe.captures.reading import read_answer
+from vllama.observe.captures.reading import REST, read_answer
 
 NOTHING = "-"
 
@@ -148,14 +148,14 @@ def render_content(content: object) -> str:
 
 
 def list_answers(capture: Capture) -> Iterator[tuple[str, str]]:
-    """Yield the texts of an answer."""
+    """Yield the texts of a response."""
     reading = read_answer(capture.request.path, capture.answer)
     for name, answer in reading.texts.items():
         if answer.text:
-            yield f"answer, {name}" if name != "answer" else name, render_answer(answer)
+            yield f"response, {name}" if name != REST else "response", render_answer(answer)
     for name, values in reading.numbers.items():
         shown = ", ".join(f"{value:.6g}" for value in values[:8])
-        yield f"answer, {name}", f"[{shown}{', …' if len(values) > 8 else ''}] ({len(values)})"
+        yield f"response, {name}", f"[{shown}{', …' if len(values) > 8 else ''}] ({len(values)})"
 
 
 def render_answer(answer: Response) -> str:

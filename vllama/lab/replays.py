@@ -107,7 +107,7 @@ def parse_changes(given: Sequence[str]) -> dict[str, str]:
             reason = "use KEY=VALUE" if not equals else f"'{name}' is not a setting"
             raise ConfigError(
                 f"cannot set '{text}': {reason}",
-                hint=suggest_setting(name, by_name, "list settings: vllama config"),
+                hint=suggest_setting(name, by_name),
             )
         try:
             setting.kind.parse(value.strip())

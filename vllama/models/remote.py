@@ -6,7 +6,7 @@ Decides what a name stands for there, reads its metadata, and pulls it. Blocking
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -163,7 +163,7 @@ class Remote:
         alias = self._stored.find_alias(ref)
         hub = alias or ref
         if hub.kind is not Kind.HUB:
-            raise make_no_repository_error(ref)
+            raise make_no_repository_error(ref, self._stored.list_stored())
         search = iterate_resolutions(self._open_source(), hub, formats, named=alias is None)
         if fits is None:
             return next(search)
@@ -284,7 +284,7 @@ def make_missing_path_error(name: str, ref: ModelRef) -> ModelNotFound:
     )
 
 
-def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
+def make_no_repository_error(ref: ModelRef, stored: Iterable[Bundle]) -> ModelNotFound:
     """Make the error for a name that stands for nothing on the hub."""
     message = f"cannot find '{ref.display}': no known repository on the hub"
     elsewhere = (
@@ -296,8 +296,11 @@ def make_no_repository_error(ref: ModelRef) -> ModelNotFound:
         return ModelNotFound(
             ref.display, message=message, hint=f"use one of: {known}; or {elsewhere}"
         )
-    near = find_similar(ref.model, list_families())
-    near = [f"{one}:{ref.tag}" if ref.tag in list_tags(one) else one for one in near]
+    here = {} if ref.has_tag else {each.name.partition(":")[0]: each.name for each in stored}
+    near = [
+        here.get(one) or (f"{one}:{ref.tag}" if ref.tag in list_tags(one) else one)
+        for one in find_similar(ref.model, list_families())
+    ]
     meant = f"did you mean {' or '.join(near)}? Otherwise " if near else ""
     return ModelNotFound(ref.display, message=message, hint=f"{meant}{elsewhere}")
 

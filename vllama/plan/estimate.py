@@ -213,8 +213,6 @@ def tune_by_overhead(
         parallel = slots = most if starts_with_all(facts, need) else 1
         if slots > 1:
             reasons.append(f"{slots} parallel requests, each with its own context")
-        elif most > 1:
-            reasons.append(f"1 parallel request; reloads with {most} slots under concurrent load")
     settings = replace(settings, parallel=parallel)
     context = settings.context_length
     if not request.context_asked:
@@ -225,6 +223,10 @@ def tune_by_overhead(
         if fitting is not None and fitting < context:
             reasons.append(f"context reduced from {context} to {fitting} tokens to fit into memory")
             context = fitting
+    if most and most > slots:
+        size = format_amount(attempt(context, most).memory.total_bytes)
+        more = f"reloads with {most} slots ({size}) under concurrent load"
+        reasons.insert(0, f"1 parallel request; {more}")
     return attempt(context, slots), most, reasons
 
 
@@ -303,7 +305,7 @@ def layers(
         return 0, f"all layers on the CPU{', ' if wanted else ''}{wanted}: {why}"
     if not gpus:
         assert asked is not None
-        return asked, f"no GPU was found, {wanted}: the engine decides where the layers go"
+        return asked, f"no GPU was found, {wanted}: the engine decides where to place the layers"
     backend = choice.installation.backend
     where = f"the GPU ({backend})" if backend else "the GPU"
     if facts.platform.of(Vendor.APPLE):

@@ -25,6 +25,7 @@ from vllama.base.errors import (
     ModelNotFound,
     VllamaError,
 )
+from vllama.base.spelling import find_named
 from vllama.base.units import rfc3339_local
 from vllama.chat.replay import Departed
 from vllama.chat.request import Call
@@ -128,7 +129,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             running.resumed += 1
         forward = answer or Forward(request, name_client(running.access))
         try:
-            with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
+            with show_life(gateway, request, given, streams=asked.streams(route)):
                 stored = await _send(
                     gateway, node, forward, running, model, body, may_move and has_other
                 )
@@ -196,6 +197,8 @@ def refuse_away(nodes: Nodes, given: str, only: Names | None, lost: Mapping[str,
     }
     away |= lost
     if not away:
+        if why := nodes.find_name_trouble(model):
+            raise Busy(f"cannot use '{given}' now: {why}", retry_after_s=LOST_RETRY_S)
         return
     name, reason = next(iter(away.items()))
     told = f"only node '{name}' {'has' if only is None else 'may serve'} it, and {reason}"
@@ -258,17 +261,13 @@ def find_place(
 ) -> str | None:
     """Return the node whose files a request is about: the one that it names, or the only one.
 
-    None for requests that any node with the model may answer. Raises BadRequest.
+    None for requests that any node with the model may answer. Raises NotFound, BadRequest.
     """
     if not route.on_nodes:
         return None
     named = request.read_query().get("node")
     if named is not None:
-        if named not in nodes.nodes and named != nodes.local:
-            raise BadRequest(
-                f"no such node: '{named}'", hint=f"choose from {', '.join(nodes.names)}"
-            )
-        return named
+        return find_named("node", named, {each: each for each in nodes.names})
     if route.kind is not RouteKind.WRITES:
         return None
     owners = [node.name for node in nodes.list_up() if model in node.disk]

@@ -140,7 +140,8 @@ def check_model(library: Library, name: str | None) -> Entry | None:
         if ref.kind is Kind.PATH:
             raise
         if ref.kind is Kind.LIBRARY and library.find_alias(ref) is None:
-            raise make_no_repository_error(ref) from None  # what a pull says, too
+            # what a pull says, too
+            raise make_no_repository_error(ref, library.list()) from None
         return None
     return entry
 
@@ -162,7 +163,7 @@ def check_upstreams(config: Config) -> None:
             raise ConfigError(
                 f"cannot use '{upstream.root}' as an upstream or fallback: it is this server, and "
                 "requests would loop",
-                hint="use only the name for a model of this server",
+                hint="for a model on this server, use only its name",
             )
 
 

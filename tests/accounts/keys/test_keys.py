@@ -16,7 +16,7 @@ from vllama.accounts.keys import store
 from vllama.accounts.keys.key import ApiKey, Scope, digest_secret, make_secret, mask_secret
 from vllama.accounts.keys.ring import KeyRing
 from vllama.accounts.keys.store import change_keys, read_keys
-from vllama.base.errors import ConfigError, Unauthorized
+from vllama.base.errors import ConfigError, NotFound, Unauthorized
 from vllama.config import SETTINGS
 
 NOW_S = 1_000_000.0
@@ -173,7 +173,7 @@ def test_a_key_that_does_not_exist_cannot_be_changed(tmp_path: Path) -> None:
         lambda keys: store.revoke_key(keys, "bob", NOW_S),
         lambda keys: store.change_key(keys, "bob", {"concurrent": 1}),
     ):
-        with pytest.raises(ConfigError, match="cannot use the key 'bob'"):
+        with pytest.raises(NotFound, match="key 'bob' not found"):
             change_keys(file, change)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from ruamel.yaml import YAML
 
-from vllama.base.errors import BadRequest, ConfigError
+from vllama.base.errors import ConfigError
 from vllama.cli.launch.edits import load_json as load
 from vllama.cli.launch.settings_files import plan
 from vllama.cli.launch.target import INTEGRATIONS, check_system, find, program
@@ -48,10 +48,10 @@ def test_names() -> None:
     names = [n for tool in INTEGRATIONS for n in (tool.name, *tool.aliases)]
     assert len(names) == len(set(names))
     assert find("Code").name == "vscode"
-    with pytest.raises(BadRequest, match="cannot launch 'clade'") as caught:
+    with pytest.raises(ConfigError, match="cannot launch 'clade'") as caught:
         find("clade")
     assert caught.value.hint == "did you mean claude?"
-    with pytest.raises(BadRequest) as caught:
+    with pytest.raises(ConfigError) as caught:
         find("zzz")
     assert "codex" in str(caught.value.hint)
 

@@ -72,7 +72,7 @@ def test_the_section_is_put_between_its_markers():
     page = ollama.TARGET.read_text()
     body = versus.whole(result(), result(theirs=0.5), ["2 CPUs"], 12.3, ["a.gguf"])
     written = insert(page, body, versus.MARKERS)
-    assert "in 12 minutes, 2 rounds, answers of 64 tokens" in written
+    assert "in 12 minutes, 2 rounds, responses of 64 tokens" in written
     assert "| cold load, busy | 800 ms | 400 ms | 2.00 × [2.00 … 2.00] | **Ollama** |" in written
     assert "vllama: version 1.0 with llama-server; Ollama: version 1.0" in written
     assert "swap of models not measured: no second model" in written

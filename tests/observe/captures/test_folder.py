@@ -5,7 +5,7 @@ import stat
 import pytest
 
 from tests.observe.captures.samples import make_capture
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, VllamaError
 from vllama.observe.captures.folder import (
     CaptureFolder,
     find_capture,
@@ -112,7 +112,7 @@ def test_a_capture_of_another_form_or_with_broken_base64(tmp_path):
         read_capture(good.replace(b'"format": 1', b'"format": 2'), "it")
     with pytest.raises(ConfigError, match="cannot read the capture 'it'"):
         read_capture(good.replace(b'"/w=="', b'"/w="'), "it")
-    with pytest.raises(ConfigError, match="No such file"):
+    with pytest.raises(VllamaError, match="No such file"):
         open_capture(tmp_path / "missing.json")
 
 

@@ -139,7 +139,7 @@ class KeyRing:
         way = "" if self._required else "; or accept requests without a key: vllama keys open"
         raise Unauthorized(
             "unauthorized: this server requires a key, but no key exists",
-            hint=f"add one on its machine: {ADD_ADMIN}{way}",
+            hint=f"add one on the server's machine: {ADD_ADMIN}{way}",
         )
 
 

@@ -33,19 +33,15 @@ from vllama.accounts.keys.key import (
 )
 from vllama.accounts.usage.money import parse_budget
 from vllama.base import audit, kinds, private
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, NotFound
 from vllama.base.meaning import says
+from vllama.base.spelling import find_named
 from vllama.base.units import rfc3339_local
 
 T = TypeVar("T")
 
 LOCK_LIMIT_S = 10.0
-
-
-class UnknownKey(ConfigError):
-    """There is no key of this name that works."""
-
-    status = 404
+HINT = "list the keys: vllama keys"
 
 
 class KeyFile(msgspec.Struct, frozen=True):
@@ -197,10 +193,7 @@ def revoke_key(keys: dict[str, ApiKey], name: str, now_s: float) -> ApiKey:
 
 def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
     """Remove a revoked key from the list; its usage stays. Raises ConfigError."""
-    key = keys.get(name)
-    if key is None:
-        raise UnknownKey(f"cannot remove the key '{name}': no such key", hint="vllama keys list")
-    if key.revoked_s is None:
+    if find_named("key", name, keys, HINT).revoked_s is None:
         raise ConfigError(
             f"cannot remove the key '{name}': it is not revoked",
             hint=f"vllama keys revoke {name}",
@@ -209,11 +202,10 @@ def remove_key(keys: dict[str, ApiKey], name: str) -> ApiKey:
 
 
 def find_key(keys: Mapping[str, ApiKey], name: str) -> ApiKey:
-    """Return a key that has not been revoked. Raises ConfigError."""
-    key = keys.get(name)
-    if key is None or key.revoked_s is not None:
-        reason = "no such key" if key is None else "it is revoked"
-        raise UnknownKey(f"cannot use the key '{name}': {reason}", hint="vllama keys list")
+    """Return a key that has not been revoked. Raises NotFound."""
+    key = find_named("key", name, keys, HINT)
+    if key.revoked_s is not None:
+        raise NotFound(f"cannot use the key '{name}': it is revoked", hint=HINT)
     return key
 
 
@@ -227,13 +219,13 @@ class KeyRow(msgspec.Struct, frozen=True, kw_only=True):
     shown: Annotated[str, says("last characters of the secret")]
     scopes: Annotated[list[str], says("scopes: `infer`, `read`, `admin`, `engine`")]
     models: Annotated[list[str], says("patterns of allowed model names; empty: all")]
-    rate: Annotated[str | None, says("maximum requests, such as `60/min`; null: no limit")]
-    tokens: Annotated[str | None, says("maximum tokens, such as `1000/day`; null: no limit")]
-    tokens_per_day: Annotated[int | None, says("maximum tokens per day, if the period is a day")]
-    model_rate: Annotated[list[str], says("maximum requests by model: `MODEL=N/PERIOD`")]
-    model_tokens: Annotated[list[str], says("maximum tokens by model: `MODEL=N/PERIOD`")]
+    rate: Annotated[str | None, says("request limit, such as `60/min`; null: no limit")]
+    tokens: Annotated[str | None, says("token limit, such as `1000/day`; null: no limit")]
+    tokens_per_day: Annotated[int | None, says("token limit per day, if the period is a day")]
+    model_rate: Annotated[list[str], says("request limits by model: `MODEL=N/PERIOD`")]
+    model_tokens: Annotated[list[str], says("token limits by model: `MODEL=N/PERIOD`")]
     concurrent: Annotated[int | None, says("maximum parallel requests; null: no limit")]
-    budget: Annotated[str | None, says("maximum cost, such as `50/month`; null: no limit")]
+    budget: Annotated[str | None, says("spending limit, such as `50/month`; null: no limit")]
     group: Annotated[str | None, says("group with shared limits")]
     trusts_user: Annotated[bool, says("true if requests name their user in a header")]
     priority: Annotated[int, says("queue weight; 1 by default")]

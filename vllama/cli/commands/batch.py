@@ -34,7 +34,7 @@ Examples:
   vllama batch batch_1a2b --cancel
 
 Each line is a request in the format of OpenAI's Batch API. Ctrl-C exits; the server continues
-the batch. The exit code is 0 if every request has a response, else 1; see
+the batch. The exit code is 0 if every request has a response, otherwise 1; see
 docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'
@@ -139,7 +139,7 @@ def show_batches(client: Client, *, as_json: bool) -> None:
         numbers = (str(counts[name]) for name in ("completed", "failed", "total"))
         age = format_ago(max(0.0, now_s - each["created_at"]))
         rows.append((each["id"], each["status"], *numbers, age))
-    show_table(COLUMNS, rows)
+    show_table(COLUMNS, rows, empty="No batches. To run one: vllama batch FILE")
 
 
 def check_writable(path: Path, errors: Path, requests: Path) -> None:
@@ -162,7 +162,7 @@ def read_rows(file: Path, model: str | None) -> tuple[bytes, str]:
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else read_named(file)
     except OSError as error:
-        raise ConfigError(f"cannot read '{file}': {error.strerror or error}") from None
+        raise VllamaError(f"cannot read '{file}': {error.strerror or error}") from None
     name = "standard input" if str(file) == "-" else f"'{file}'"
     rows: list[dict[str, Any]] = []
     data, endpoint = data.removeprefix(codecs.BOM_UTF8), ""

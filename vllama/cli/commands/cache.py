@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from vllama.base.units import format_ago, format_bytes_decimal
+from vllama.base.errors import NotFound
+from vllama.base.units import format_ago, format_bytes_decimal, rfc3339_local
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, complete_key, model_argument, option, yes_option
-from vllama.cli.output import require_agreement, say, show_json, show_table
+from vllama.cli.output import require_agreement, say, show_item, show_json, show_table
 
 if TYPE_CHECKING:
     from vllama.scheduler.slot_cache.store import Saved
@@ -19,6 +20,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama cache
+  vllama cache show smollm2:135m
   vllama cache remove smollm2:135m
   vllama cache remove --key alice
   vllama cache remove --yes          remove all of them
@@ -29,6 +31,7 @@ Blocks = dict[str, tuple[int, float]]
 COLUMNS = ("MODEL", "KEY", "TOKENS", "SIZE", "USED", "HITS")
 
 Model: TypeAlias = Annotated[str | None, model_argument("Only conversations of this model.")]
+Shown: TypeAlias = Annotated[str, model_argument("Model of the conversations.")]
 Key: TypeAlias = Annotated[
     str | None, option("--key NAME", "Only conversations of this key.", complete_key)
 ]
@@ -36,20 +39,9 @@ Key: TypeAlias = Annotated[
 
 def list_conversations(model: Model = None, key: Key = None, as_json: AsJson = False) -> None:
     """List stored conversations."""
-    from vllama.scheduler.slot_cache.store import read_records
-
-    folder, is_meant, blocks = _select(model, key)
-    found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
-    names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
-    rows = [{each: getattr(saved, each) for each in names} for saved in found]
-    for each, (size_bytes, used_at) in sorted(blocks.items()):
-        known = {"model": each, "size_bytes": size_bytes, "used_at": used_at}
-        rows.append(dict.fromkeys(names) | known)
+    rows = _read_rows(model, key)
     if as_json:
         show_json(rows)
-        return
-    if not rows:
-        say("No conversations are stored. To store them: vllama serve --cache-disk 20GB")
         return
     now_s = time.time()
     cells = [
@@ -63,7 +55,19 @@ def list_conversations(model: Model = None, key: Key = None, as_json: AsJson = F
         )
         for row in rows
     ]
-    show_table(COLUMNS, cells, optional=("KEY",))
+    empty = "No conversations are stored. To store them: vllama serve --cache-disk 20GB"
+    show_table(COLUMNS, cells, optional=("KEY",), empty=empty)
+
+
+def show(model: Shown, key: Key = None, as_json: AsJson = False) -> None:
+    """Show the number, size and use of a model's stored conversations."""
+    rows = _read_rows(model, key)
+    if not rows:
+        raise NotFound(f"no conversations of '{model}' are stored", hint="list all: vllama cache")
+    item = {"model": rows[0]["model"], "conversations": len(rows)}
+    item |= {each: sum(row[each] or 0 for row in rows) for each in ("tokens", "size_bytes", "hits")}
+    item["used_at"] = rfc3339_local(max(row["used_at"] for row in rows))
+    show_item(item, as_json=as_json)
 
 
 def remove(
@@ -88,7 +92,21 @@ def remove(
         say(f"conversations removed: {len(found)} ({format_bytes_decimal(size_bytes)})")
 
 
-ACTIONS = {"list": list_conversations, "remove": remove}
+ACTIONS = {"list": list_conversations, "show": show, "remove": remove}
+
+
+def _read_rows(model: str | None, key: str | None) -> list[dict[str, Any]]:
+    """Return conversations, the last used first, then the blocks that engines store themselves."""
+    from vllama.scheduler.slot_cache.store import read_records
+
+    folder, is_meant, blocks = _select(model, key)
+    found = sorted(filter(is_meant, read_records(folder)), key=lambda each: -each.used_at)
+    names = ("model", "key_name", "tokens", "size_bytes", "saved_at", "used_at", "hits")
+    rows = [{each: getattr(saved, each) for each in names} for saved in found]
+    for each, (size_bytes, used_at) in sorted(blocks.items()):
+        known = {"model": each, "size_bytes": size_bytes, "used_at": used_at}
+        rows.append(dict.fromkeys(names) | known)
+    return rows
 
 
 def _select(model: str | None, key: str | None) -> tuple[Path, Callable[[Saved], bool], Blocks]:

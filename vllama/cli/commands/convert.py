@@ -40,7 +40,7 @@ def convert(
         OutputType | None,
         option(
             "--outtype",
-            "Output type of the converter; final without --quantize.",
+            "Output type of the converter; also the final type without --quantize.",
             case_sensitive=False,
         ),
     ] = None,
@@ -49,13 +49,13 @@ def convert(
     ] = None,
     mmproj: Annotated[
         bool | None,
-        option("--mmproj/--no-mmproj", "Make a projector for images. [if the model has vision]"),
+        option("--mmproj/--no-mmproj", "Create an image projector. [if the model has vision]"),
     ] = None,
     trust_remote_code: Annotated[
         bool, option("--trust-remote-code", "Run code from the model's repository.")
     ] = False,
     update: Annotated[bool, option("--update", "Update the converter first.")] = False,
-    yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
+    yes: Annotated[bool, yes_option("Download without asking.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """Convert safetensors to GGUF, or quantize a GGUF."""

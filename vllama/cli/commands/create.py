@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from vllama import config
-from vllama.base.errors import ConfigError, ModelNotFound
+from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
 from vllama.base.owner import read_named
 from vllama.cli.commands.convert import agree_to_fetch
 from vllama.cli.context import change_models, load_settings, local_library, local_quantizer
@@ -59,7 +59,7 @@ def create(
     link: Annotated[
         bool, option("--link", "Hard-link model files instead of copying them.")
     ] = False,
-    yes: Annotated[bool, yes_option("Do not ask before downloads.")] = False,
+    yes: Annotated[bool, yes_option("Download without asking.")] = False,
     experimental: Annotated[bool, typer.Option("--experimental", hidden=True)] = False,
 ) -> None:
     """Create a model from another one, with its own defaults."""
@@ -139,7 +139,7 @@ def _text(file: Path) -> str:
         is_wide = content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
         return content.decode("utf-16" if is_wide else "utf-8-sig")
     except OSError as error:
-        raise ConfigError(
+        raise VllamaError(
             f"cannot read the Modelfile '{file}': {error.strerror or error}",
             hint="specify another file with -f, or read from stdin with -f -",
         ) from None

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 import typer
 
 from vllama.base import audit
-from vllama.base.errors import EngineMissing
+from vllama.base.errors import VllamaError
 from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, complete_engine, option, yes_option
@@ -19,6 +19,7 @@ from vllama.cli.output import (
     say,
     say_aside,
     say_prose,
+    show_item,
     show_json,
     show_table,
     show_warning,
@@ -35,6 +36,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama engines
+  vllama engines show llama-server
   vllama engines install llama-cpp-python
   vllama engines install llama-server --yes
   vllama engines install llama-server --version latest
@@ -53,12 +55,44 @@ COLUMNS = ("NAME", "VERSION", "WHERE", "FORMATS", "ON THIS MACHINE", "TO INSTALL
 OPTIONAL_COLUMNS = ("FORMATS", "WHERE", "TO INSTALL", "VERSION")
 
 
+Name: TypeAlias = Annotated[str, argument("ENGINE", "Engine name.", complete_engine)]
 Names: TypeAlias = Annotated[list[str], argument("ENGINES", "Engine names.", complete_engine)]
 
 
 def list_engines(as_json: AsJson = False) -> None:
     """List engines: installed, suitable and available ones."""
-    show_list(load_settings(), as_json=as_json)
+    from vllama.plan.engine_report import report_engines
+    from vllama.server.preflight import gather_facts
+
+    told = report_engines(gather_facts(load_settings()))
+    if as_json:
+        show_json({"platform": told.platform, "engines": told.engines})
+        return
+    show_table(COLUMNS, [table_cells(one) for one in told.engines], OPTIONAL_COLUMNS)
+    say()
+    say_prose(f"This machine: {told.platform}")
+    say("To install one: vllama engines install NAME")
+    if told.chosen:
+        say_prose(f"Default for this machine: {told.chosen}")
+        return
+    say_prose(f"Default for this machine: none ({told.error})")
+    if told.hint:
+        say_prose(f"Hint: {told.hint}")
+
+
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show version, folder, size, formats and features of an engine."""
+    from msgspec import to_builtins
+
+    from vllama.plan.engine_report import report_engines
+    from vllama.server.preflight import gather_facts
+
+    settings = load_settings()
+    engine, _, environments = find_engine(settings, name)
+    rows = report_engines(gather_facts(settings)).engines
+    row = to_builtins(next(each for each in rows if each.name == engine.name))
+    sizes = (each.lstat().st_size for each in (environments / engine.name).rglob("*"))
+    show_item(row | {"disk_bytes": sum(sizes)}, as_json=as_json)
 
 
 def install(
@@ -117,30 +151,9 @@ def check(
 
 
 ACTIONS = {
-    "list": list_engines, "install": install, "remove": remove_engines, "doctor": examine_engines,
-    "check": check,
+    "list": list_engines, "show": show, "install": install, "remove": remove_engines,
+    "doctor": examine_engines, "check": check,
 }  # fmt: skip
-
-
-def show_list(settings: Config, *, as_json: bool) -> None:
-    """Print all engines: which are installed, which suit, and how to get the others."""
-    from vllama.plan.engine_report import report_engines
-    from vllama.server.preflight import gather_facts
-
-    told = report_engines(gather_facts(settings))
-    if as_json:
-        show_json({"platform": told.platform, "engines": told.engines})
-        return
-    show_table(COLUMNS, [table_cells(one) for one in told.engines], OPTIONAL_COLUMNS)
-    say()
-    say_prose(f"This machine: {told.platform}")
-    say("To install one: vllama engines install NAME")
-    if told.chosen:
-        say_prose(f"Default for this machine: {told.chosen}")
-        return
-    say_prose(f"Default for this machine: none ({told.error})")
-    if told.hint:
-        say_prose(f"Hint: {told.hint}")
 
 
 def table_cells(one: EngineRow) -> tuple[str, ...]:
@@ -220,13 +233,14 @@ def install_one(
     if problem:
         show_warning(problem)
     (shown,) = measure_shown([chosen])
-    for line in describe_offer(shown):
+    others = offers[offers.index(chosen) + 1 :]
+    for line in describe_offer(shown, others):
         say_aside(line)
     require_agreement("Install it?", yes=yes)
     if problem:  # the installer counts a damaged package as installed
         remove(chosen.folder)
     is_first = find_existing(in_use) is None
-    installation = install_first([shown, *offers[offers.index(chosen) + 1 :]], yes=yes)
+    installation = install_first([shown, *others], yes=yes)
     audit.record(settings.data_dir, "engines install", f"{engine.name} {installation.version}")
     say_prose(f"{engine.title} {installation.version} is installed in {chosen.folder}")
     if is_first:
@@ -238,7 +252,7 @@ def install_one(
             "To switch, run the same command again."
         )
     if not ask_preference(engine, platform)[0]:
-        say_aside(f"it is used on request: vllama serve --engine {engine.name}")
+        say_aside(f"to use it: vllama serve --engine {engine.name}")
 
 
 def check_adapter(target: str) -> int:
@@ -246,7 +260,7 @@ def check_adapter(target: str) -> int:
     from vllama.engines.testing import check_engine, load_object
 
     findings = check_engine(load_object(target))
-    say(f"{target}: {len(findings)} problems" if findings else f"{target}: the adapter conforms")
+    say(f"{target}: {len(findings)} problems" if findings else f"{target}: no problems")
     for finding in findings:
         say(f"  {finding}")
     return 1 if findings else 0
@@ -276,12 +290,12 @@ def remove_one(settings: Config, name: str, *, yes: bool, release: str | None) -
 
     found = locate_engine(engine, make_search_paths(settings))
     if isinstance(found, Installation):
-        raise EngineMissing(
+        raise VllamaError(
             f"cannot remove {engine.title}: vllama did not install it; it comes "
             f"from {found.origin}",
             hint=f"remove it yourself: {found.executable or found.python}",
         )
-    raise EngineMissing(f"cannot remove {engine.title}: it is not installed")
+    raise VllamaError(f"cannot remove {engine.title}: it is not installed")
 
 
 def find_engine(settings: Config, name: str) -> tuple[Engine, Platform, Path]:

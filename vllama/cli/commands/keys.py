@@ -6,10 +6,20 @@ import time
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 from vllama.base.errors import ServerUnreachable, VllamaError
+from vllama.base.spelling import find_named
 from vllama.base.units import format_until
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, Flags, argument, complete_key, option, with_options
-from vllama.cli.output import can_ask, confirm, say, say_aside, show_json, show_table, show_warning
+from vllama.cli.output import (
+    can_ask,
+    confirm,
+    say,
+    say_aside,
+    show_item,
+    show_json,
+    show_table,
+    show_warning,
+)
 from vllama.config import Config, keys_file
 
 if TYPE_CHECKING:
@@ -28,8 +38,9 @@ Examples:
   vllama keys rotate ci              a new secret for the same key
   vllama keys rotate ci --overlap 24h     the old secret works for another day
   vllama keys revoke guest
-  vllama keys remove guest           remove the revoked key; its usage is kept
+  vllama keys remove guest           remove the revoked key, but not its usage
   vllama keys list
+  vllama keys show ci
   vllama keys open                   accept requests without a key again
 
 Running servers with the same data folder apply changes at once. After the first key, a
@@ -49,26 +60,51 @@ Name: TypeAlias = Annotated[str, argument("NAME", "Name of the key.", complete_k
 
 
 def list_keys(
-    prefix: Annotated[str, argument("PREFIX", "Start of the key names.", complete_key)] = "",
+    prefix: Annotated[str, argument("PREFIX", "Prefix of the key names.", complete_key)] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the keys."""
-    show_keys(load_settings(), prefix, as_json=as_json)
+    from vllama.accounts.keys.store import describe_key, read_keys
+
+    settings = load_settings()
+    file = keys_file(settings.data_dir)
+    found = [key for key in read_keys(file) if key.name.startswith(prefix)]
+    if as_json:
+        show_json({"file": str(file), "keys": [describe_key(key) for key in found]})
+        return
+    empty = f"No keys in '{file}'. To add one: vllama keys add NAME"
+    show_table(COLUMNS, list(map(list_cells, found)), OPTIONAL_COLUMNS, empty)
+    show_way_out(settings)
+
+
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show the limits and the usage of a key."""
+    from msgspec import to_builtins
+
+    from vllama.accounts.keys.store import HINT, describe_key, read_keys
+    from vllama.cli.commands.usage import read_folder
+
+    settings = load_settings()
+    keys = {key.name: key for key in read_keys(keys_file(settings.data_dir))}
+    key = find_named("key", name, keys, HINT)
+    days = read_folder(settings, ("day",), key=name)
+    counts = ("requests", "prompt_tokens", "generated_tokens", "spend")
+    used = {each: sum(day[each] or 0 for day in days) for each in counts}
+    used |= {"currency": settings.currency, "last_used": days[-1]["day"] if days else None}
+    show_item(to_builtins(describe_key(key)) | used, as_json=as_json)
 
 
 with_limits = with_options(
     scope=Annotated[Many, option("--scope SCOPES", "Comma-separated: infer, read, admin, engine.")],
     models=Annotated[Many, option("--models GLOB", "Models, such as 'qwen3*'.")],
-    rate=Annotated[str | None, option("--rate N/PERIOD", "Maximum requests, such as 60/min.")],
-    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Maximum tokens, such as 1M/day.")],
-    model_rate=Annotated[
-        Many, option("--model-rate MODEL=N/PERIOD", "Maximum requests, by model.")
-    ],
+    rate=Annotated[str | None, option("--rate N/PERIOD", "Request limit, such as 60/min.")],
+    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Token limit, such as 1M/day.")],
+    model_rate=Annotated[Many, option("--model-rate MODEL=N/PERIOD", "Request limits, by model.")],
     model_tokens=Annotated[
-        Many, option("--model-tokens MODEL=N/PERIOD", "Maximum tokens, by model.")
+        Many, option("--model-tokens MODEL=N/PERIOD", "Token limits, by model.")
     ],
     concurrent=Annotated[str | None, option("--concurrent N", "Maximum parallel requests.")],
-    budget=Annotated[str | None, option("--budget N/PERIOD", "Maximum cost, such as 50/month.")],
+    budget=Annotated[str | None, option("--budget N/PERIOD", "Spending limit, such as 50/month.")],
     trusts_user=Annotated[
         str | None, option("--trusts-user yes|no", "Trust the user named in a header.")
     ],
@@ -93,7 +129,7 @@ def change(name: Name, flags: Flags, as_json: AsJson = False) -> None:
 def rotate(
     name: Name,
     overlap: Annotated[
-        str | None, option("--overlap AGE", "Time that the old secret stays valid.")
+        str | None, option("--overlap AGE", "Time for which the old secret stays valid.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -120,8 +156,8 @@ def open_server() -> None:
 
 
 ACTIONS = {
-    "list": list_keys, "add": add, "change": change, "rotate": rotate, "revoke": revoke,
-    "remove": remove, "open": open_server,
+    "list": list_keys, "show": show, "add": add, "change": change, "rotate": rotate,
+    "revoke": revoke, "remove": remove, "open": open_server,
 }  # fmt: skip
 
 
@@ -140,6 +176,8 @@ def change_file(settings: Config, action: str, name: str, given: Flags, *, as_js
     overlap_s = fields.pop("overlap_s", 0.0)
     file = keys_file(settings.data_dir)
     if action == "add":
+        known = {key.name: key for key in store.read_keys(file)}
+        store.add_key(known, name, secret, fields, now_s)  # an error comes before the offer
         offer_admin(settings, fields)
     is_first = action == "add" and not settings.wants_keys
 
@@ -214,25 +252,9 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
         return
     except VllamaError as error:
         show_warning(
-            f"the server at {settings.url} does not accept the key: {error.message}; it may have "
-            f"another data folder than '{settings.data_dir}': set VLLAMA_DATA_DIR to that of the "
-            "server"
+            f"the server at {settings.url} does not accept the key: {error.message}; it may "
+            f"use a data folder other than '{settings.data_dir}': set VLLAMA_DATA_DIR to its folder"
         )
-
-
-def show_keys(settings: Config, prefix: str, *, as_json: bool) -> None:
-    """Print the keys whose names begin with `prefix`."""
-    from vllama.accounts.keys.store import describe_key, read_keys
-
-    file = keys_file(settings.data_dir)
-    found = [key for key in read_keys(file) if key.name.startswith(prefix)]
-    if as_json:
-        show_json({"file": str(file), "keys": [describe_key(key) for key in found]})
-        return
-    show_table(COLUMNS, [list_cells(key) for key in found], optional=OPTIONAL_COLUMNS)
-    if not found:
-        say_aside(f"no keys in '{file}'; to add one: vllama keys add NAME")
-    show_way_out(settings)
 
 
 def list_cells(key: ApiKey) -> tuple[str, ...]:

@@ -21,7 +21,7 @@ Examples:
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Part of the model names.")] = "",
+    part: Annotated[str, argument("PART", "Text in the model names.")] = "",
     nodes: Annotated[bool, option("--nodes", "List the models of all cluster nodes.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -52,4 +52,4 @@ def show_all_nodes(wanted: str, *, as_json: bool) -> None:
     rows = [
         (row["name"], format_bytes_decimal(row["size"]), ", ".join(row["nodes"])) for row in shown
     ]
-    show_table(("NAME", "SIZE", "NODES"), rows)
+    show_table(("NAME", "SIZE", "NODES"), rows, empty="No models on any node.")

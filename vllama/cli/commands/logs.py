@@ -17,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from vllama.base.errors import ConfigError, ModelNotFound, VllamaError
+from vllama.base.errors import ConfigError, ModelNotFound, NotFound, VllamaError
 from vllama.base.log_lines import as_text, is_of_port
 from vllama.cli.context import load_settings, local_library
 from vllama.cli.options import model_argument, option
@@ -31,7 +31,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama logs                            the server's log
-  vllama logs --all                      logs of all servers, such as verify's
+  vllama logs --all                      logs of all servers, such as those that verify starts
   vllama logs smollm2:135m               the latest start of the model's engine
   vllama logs smollm2:135m --attempt 3   an earlier start
   vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones
@@ -55,7 +55,7 @@ def logs(
     lines: Annotated[
         int | None, option("--lines -n N", "Show the last N lines. [all; with --follow 20]", min=0)
     ] = None,
-    every: Annotated[bool, option("--all", "Show the log of all servers.")] = False,
+    every: Annotated[bool, option("--all", "Show the logs of all servers.")] = False,
     debug: Annotated[
         bool, option("--debug", "Show all lines, including those about tensors.")
     ] = False,
@@ -211,7 +211,7 @@ def _show_own(
 
     path = log_dir / OWN_LOG
     if not path.exists() and not follow:
-        raise ConfigError(f"no such file: '{path}'", hint="'vllama serve' has not run yet")
+        raise NotFound(f"no such file: '{path}'", hint="start a server first: vllama serve")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else partial(_show_readable, named=port is None)
 

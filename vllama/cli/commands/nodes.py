@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 from urllib.parse import quote
 
 from vllama.base.errors import ConfigError, VllamaError
+from vllama.base.spelling import find_named
 from vllama.base.units import format_ago, format_bytes_decimal, parse_rfc3339
 from vllama.base.units import format_amount as in_memory
 from vllama.cli.context import connect
 from vllama.cli.options import AsJson, argument, option
-from vllama.cli.output import say, say_aside, show_json, show_table
+from vllama.cli.output import say, say_aside, show_item, show_json, show_table
 from vllama.targets.nodes.choose import describe_differing
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ EXAMPLES = """\
 Examples:
   vllama nodes
   vllama nodes --model qwen3:8b      also show the node for the next request
+  vllama nodes show 10.0.0.5
   vllama nodes drain 10.0.0.5        running requests finish, new ones go elsewhere
   vllama nodes undrain 10.0.0.5
   vllama nodes key > node.key        create a key for --node-key-file
@@ -30,16 +32,8 @@ Examples:
 See docs/guide/cluster.md.
 """
 COLUMNS = (
-    "NODE",
-    "STATE",
-    "GPU FREE",
-    "RAM FREE",
-    "MODELS",
-    "LOADED",
-    "RUNNING",
-    "WAITING",
-    "SEEN",
-)
+    "NODE", "STATE", "GPU FREE", "RAM FREE", "MODELS", "LOADED", "RUNNING", "WAITING", "SEEN",
+)  # fmt: skip
 OPTIONAL_COLUMNS = ("SEEN", "MODELS", "WAITING", "RAM FREE", "GPU FREE")
 
 
@@ -58,16 +52,13 @@ def list_nodes(
     if as_json:
         show_json(reply)
         return
-    if not reply["nodes"]:
-        say("This server has no nodes. To add one: vllama serve --node http://HOST:11434")
-        return
     now_s = time.time()
     rows = [
         (
             str(row["name"]),
             str(row["state"]),
-            format_bytes_decimal(row["gpu_free"]) if row["gpu_free"] else "-",
-            format_bytes_decimal(row["ram_free"]) if row["ram_free"] else "-",
+            in_memory(row["gpu_free"]) if row["gpu_free"] else "-",
+            in_memory(row["ram_free"]) if row["ram_free"] else "-",
             str(len(row["models"])),
             ", ".join(row["loaded"]) or "-",
             str(row["running"]),
@@ -76,7 +67,8 @@ def list_nodes(
         )
         for row in reply["nodes"]
     ]
-    show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS)
+    empty = "This server has no nodes. To add one: vllama serve --node http://HOST:11434"
+    show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS, empty=empty)
     for row in reply["nodes"]:
         if row["trouble"]:
             say_aside(f"{row['name']}: {row['trouble']}")
@@ -84,6 +76,13 @@ def list_nodes(
         say_aside(describe_differing(name, digests))
     if choice := reply.get("choice"):
         say_aside(f"{model} runs on {choice['name']}: {choice['reason']}")
+
+
+def show(name: Name, as_json: AsJson = False) -> None:
+    """Show state, memory, models and requests of a node."""
+    with connect() as client:
+        rows = {row["name"]: row for row in client.get("/api/nodes")["nodes"]}
+    show_item(find_named("node", name, rows, "list the nodes: vllama nodes"), as_json=as_json)
 
 
 def drain(name: Name) -> None:
@@ -110,7 +109,9 @@ def make_key() -> None:
     say(make_secret())
 
 
-ACTIONS = {"list": list_nodes, "drain": drain, "undrain": undrain, "key": make_key}
+ACTIONS = {
+    "list": list_nodes, "show": show, "drain": drain, "undrain": undrain, "key": make_key,
+}  # fmt: skip
 
 
 def plan_on_nodes(models: Sequence[str], *, as_json: bool) -> int:

@@ -26,7 +26,7 @@ Examples:
 
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Start of the model names.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Prefix of the model names.")] = "",
     requests: Annotated[
         bool, option("--requests", "List running and queued requests instead.")
     ] = False,
@@ -64,6 +64,7 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
             for row in found
         ],
         optional=("KEY", "ROUTE", "CLIENT", "STATE", "SINCE"),
+        empty=f"No requests{prefix and f' to {prefix}…'} are running.",
     )
     waiting = Counter((row["model"], row["waits_for"]) for row in found if row.get("waits_for"))
     for (model, reason), count in waiting.items():

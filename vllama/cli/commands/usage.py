@@ -64,9 +64,8 @@ def usage(
         ]
         for row in rows
     ]
-    show_table(titles, cells, optional=("CACHED", "UNPRICED"))
-    if not rows:
-        say_aside("no usage in this period")
+    empty = "No requests in this period."
+    show_table(titles, cells, optional=("CACHED", "UNPRICED"), empty=empty)
 
 
 def read_columns(by: str) -> list[str]:
@@ -119,9 +118,9 @@ def fetch_usage(settings: Config, columns: Sequence[str], since: str, until: str
 
 
 def read_folder(
-    settings: Config, columns: Sequence[str], since: str, until: str
+    settings: Config, columns: Sequence[str], since: str = "", until: str = "", key: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the rows of the data folder. Raises ConfigError."""
+    """Return the rows of the data folder, or only those of a key. Raises ConfigError."""
     import msgspec
 
     from vllama.accounts.usage.store import FAILURES, UsageStore
@@ -129,7 +128,7 @@ def read_folder(
     try:
         store = UsageStore(settings.data_dir / "usage")
         store.take_over_journals(time.time())
-        rows = store.list_rows(columns, since, until)
+        rows = store.list_rows(columns, since, until, key or None)
         store.close()
     except FAILURES as error:
         raise ConfigError(f"cannot read usage in '{settings.data_dir}': {error}") from None

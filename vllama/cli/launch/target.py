@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from vllama.base.errors import BadRequest, ConfigError, ModelNotFound, ServerUnreachable
+from vllama.base.errors import ConfigError, ModelNotFound, ServerUnreachable
 from vllama.base.spelling import suggest
 from vllama.cli.context import connect
 from vllama.cli.launch.agents import AGENTS, YAML_AGENTS
@@ -31,12 +31,12 @@ ENOUGH_CONTEXT = 32_768
 
 
 def find(name: str) -> Integration:
-    """Return the tool of that name, in any case. Raises BadRequest."""
+    """Return the tool of that name, in any case. Raises ConfigError."""
     names = {n: tool for tool in INTEGRATIONS for n in (tool.name, *tool.aliases)}
     if tool := names.get(name.lower()):
         return tool
     known = ", ".join(tool.name for tool in INTEGRATIONS)
-    raise BadRequest(
+    raise ConfigError(
         f"cannot launch '{name}': unknown tool",
         hint=suggest(name, names, f"choose one of {known}"),
     )

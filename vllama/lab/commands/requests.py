@@ -11,11 +11,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
-from vllama.base.errors import ConfigError
+from vllama.base.errors import ConfigError, NotFound
 from vllama.base.units import format_ago, parse_rfc3339
 from vllama.cli.context import load_settings
 from vllama.cli.options import AsJson, argument, option
-from vllama.cli.output import console, is_terminal, say, say_aside, show_json, show_table
+from vllama.cli.output import console, is_terminal, say, show_json, show_table
 from vllama.config import Config
 
 if TYPE_CHECKING:
@@ -89,7 +89,7 @@ def requests(
 
 
 def find(name: str, folder: Path | None, settings: Config) -> Capture:
-    """Return the capture of a file, or of an id in a folder. Raises ConfigError."""
+    """Return the capture of a file, or of an id in a folder. Raises VllamaError."""
     from vllama.observe.captures.folder import find_capture, open_capture
 
     path = Path(name)
@@ -98,8 +98,8 @@ def find(name: str, folder: Path | None, settings: Config) -> Capture:
     where = folder or settings.capture_dir
     found = find_capture(where, name)
     if found is None:
-        raise ConfigError(
-            f"no capture '{name}' in '{where}'", hint="list captures: vllama requests"
+        raise NotFound(
+            f"capture '{name}' not found in '{where}'", hint="list the captures: vllama requests"
         )
     return found
 
@@ -116,9 +116,8 @@ def show_list(settings: Config, folder: Any, last: int, *, as_json: bool) -> Non
         show_json({"folder": str(folder), "captures": msgspec.to_builtins(found)})
         return
     rows = [[escape_controls(cell) for cell in list_cells(one)] for one in found]
-    show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS)
-    if not found:
-        say_aside(f"No captures in '{folder}'. To capture requests: vllama serve --capture 100")
+    empty = f"No captures in '{folder}'. To capture requests: vllama serve --capture 100"
+    show_table(COLUMNS, rows, optional=OPTIONAL_COLUMNS, empty=empty)
 
 
 def list_cells(one: Summary) -> tuple[str, ...]:

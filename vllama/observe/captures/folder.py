@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from vllama.base import private
-from vllama.base.errors import ConfigError
+from vllama.base.errors import VllamaError
 from vllama.base.left_out import read_each
 from vllama.observe.captures.format import (
     Capture,
@@ -52,7 +52,7 @@ def list_summaries(folder: Path, most: int | None = None) -> Iterator[Summary]:
 def find_capture(folder: Path, id_: str) -> Capture | None:
     """Return a capture by its id, else the newest one that has this as the client's own id.
 
-    Raises ConfigError for a damaged file.
+    Raises VllamaError if it cannot be read, ConfigError if it is damaged.
     """
     files = list_files(folder)
     found = next((path for path in files if _get_id(path) == id_), None)
@@ -64,11 +64,11 @@ def find_capture(folder: Path, id_: str) -> Capture | None:
 
 
 def open_capture(path: Path) -> Capture:
-    """Read a capture's file. Raises ConfigError."""
+    """Read a capture's file. Raises VllamaError, ConfigError."""
     try:
         content = path.read_bytes()
     except OSError as error:
-        raise ConfigError(f"cannot read the capture '{path}': {error.strerror or error}") from None
+        raise VllamaError(f"cannot read the capture '{path}': {error.strerror or error}") from None
     return read_capture(content, str(path))
 
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import Struct
 
 from vllama.base import executors
-from vllama.base.errors import ModelNotFound, NotFound
+from vllama.base.errors import ModelNotFound
 from vllama.base.meaning import TEXT, says
-from vllama.base.spelling import suggest
+from vllama.base.spelling import find_named
 from vllama.base.units import rfc3339_local
 from vllama.net.http.request import Request
 from vllama.routes.route import Parameter, RouteKind, server_route
@@ -27,7 +27,7 @@ class NodeRow(Struct, kw_only=True):
     name: str
     state: Annotated[str, says("`up`, `draining` or `lost`")]
     trouble: Annotated[str, says("reason for the loss; empty unless lost")]
-    version: Annotated[str, says("vllama version")]
+    version: Annotated[str, says("version of vllama")]
     gpu_free: Annotated[int, says("free GPU memory, in bytes")]
     ram_free: Annotated[int, says("free RAM, in bytes")]
     models: Annotated[list[str], says("models on disk")]
@@ -104,14 +104,10 @@ async def undrain(gateway: Gateway, request: Request) -> None:
 async def _set_drained(gateway: Gateway, request: Request, *, is_drained: bool) -> None:
     name, _, act = request.path.removeprefix(PATH).rpartition("/")
     known = gateway.nodes.nodes if gateway.nodes is not None else {}
-    if name not in known:
-        raise NotFound(
-            f"no such node: '{name}'",
-            hint=suggest(name, known) if known else "add one: vllama serve --node URL",
-        )
-    was, known[name].is_drained = known[name].is_drained, is_drained
+    node = find_named("node", name, known, "list the nodes: vllama nodes")
+    was, node.is_drained = node.is_drained, is_drained
     await gateway.record_act(f"nodes {act}", name, {"drained": was}, {"drained": is_drained})
-    request.json(200, describe_node(known[name]))
+    request.json(200, describe_node(node))
 
 
 _name = Parameter("name", "node name, from `GET /api/nodes`")

@@ -18,10 +18,10 @@ from vllama.base.errors import (
     InvalidModelRef,
     ModelNotFound,
     NoPlan,
-    NotFound,
     VllamaError,
 )
 from vllama.base.meaning import TEXT, make_integer, says
+from vllama.base.spelling import find_named
 from vllama.dialects.ollama.options import resolve_options
 from vllama.dialects.ollama.read import decode_request
 from vllama.dialects.ollama.request_types import LEAST, PlanBody
@@ -197,8 +197,8 @@ async def list_previews(gateway: Gateway, request: Request) -> None:
 async def list_fits(gateway: Gateway, request: Request) -> None:
     """List which models fit this machine and its free memory.
 
-    Computed from the headers read by `/api/tags`. `fit` is "partly" if a part of the
-    model, or all of it, is in RAM beside a GPU, and "later" if other programs use the memory.
+    Computed from the headers read by `/api/tags`. `fit` is "partly" if the machine has a GPU but
+    part or all of the model is in RAM, and "later" if other programs use the memory.
     """
     facts = gateway.facts
     platform = await executors.disk.run(with_free_memory, facts.platform)
@@ -292,12 +292,8 @@ async def _preview(
 
 def check_preferences(given: Mapping[str, Any], facts: Facts) -> None:
     """Raise NotFound or BadRequest for settings that mean nothing."""
-    engine, known = given.get("engine"), facts.found.engines
-    if engine is not None and engine not in known:
-        raise NotFound(
-            f"cannot plan with engine '{engine}': unknown engine",
-            hint=f"choose from {', '.join(known)}",
-        )
+    if (engine := given.get("engine")) is not None:
+        find_named("engine", engine, facts.found.engines)
     for name, least in LEAST.items():
         if (number := given.get(name)) is not None and number < least:
             raise BadRequest(f"cannot plan with {name} {number}: the minimum is {least}")
