@@ -360,6 +360,7 @@ def draft_plan(
         memory=memory,
         reasons=tuple(reasons),
         context_asked=estimate.context_asked,
+        usual_context=estimate.usual_context,
         most_parallel=estimate.most_parallel,
         relief=facts.relief,
     )
