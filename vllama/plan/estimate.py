@@ -23,7 +23,7 @@ from vllama.plan.distribution import (
     place,
 )
 from vllama.plan.fit import MIN_AUTO_CONTEXT, choose_default_context, find_largest_context, round_up
-from vllama.plan.types import DEFAULT_NEED, FIT, RAM, Choice, Estimate, Facts, Need
+from vllama.plan.types import FIT, RAM, Choice, Estimate, Facts, Need
 
 UNKNOWN_CONTEXT = 131_072
 LEAST_CONTEXT = 512
@@ -133,7 +133,6 @@ def make_rung_estimate(
     on_gpu = rung.gpu_layers != 0 and bool(facts.platform.accelerators)
     gpus = list_usable(facts.platform) if on_gpu else ()
     reasons = []
-    usual, _ = choose_context(facts, format_, info, DEFAULT_NEED, on_gpu=on_gpu)
     wanted, asked = choose_context(facts, format_, info, need, on_gpu=on_gpu)
     if info.context_length and wanted > info.context_length:
         wanted = info.context_length
@@ -187,7 +186,6 @@ def make_rung_estimate(
         most_parallel=most,
         reasons=(*reasons, placed.reason) if placed.reason else tuple(reasons),
         context_asked=asked,
-        usual_context=min(usual, placed.settings.context_length),
     )
 
 

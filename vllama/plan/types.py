@@ -140,7 +140,6 @@ class Estimate:
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     reasons: tuple[str, ...] = ()
     context_asked: bool = False  # somebody asked for that much context
-    usual_context: int = 0  # what requests get that ask for none
 
     @property
     def context_length(self) -> int:

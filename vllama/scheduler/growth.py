@@ -14,8 +14,7 @@ import msgspec
 from vllama.base.units import format_amount
 from vllama.plan.types import Need, Plan
 
-LEAST_SHARE = 0.1
-"""Of the model's memory has to become free."""
+LEAST_SHARE = 0.1  # of the model's memory has to become free
 
 
 @dataclass(slots=True, eq=False)
@@ -34,8 +33,7 @@ class Growth:
     def note_context(self, num_ctx: int | None, now_s: float) -> None:
         """Note the context that a request asks for."""
         self.num_ctx = num_ctx or 0
-        if num_ctx:
-            self.context_s = now_s
+        self.context_s = now_s if num_ctx else self.context_s
 
     def note_crowd(self, now_s: float) -> None:
         """Note that requests have to wait for a load with several slots."""

@@ -98,8 +98,7 @@ class Hooks:
     engine that cannot sleep; `report_progress` is called again and again during a load, and
     `report_load` when a model is ready, with True if its process had ended and was started again;
     `before_end` before the processes of an instance are stopped, `on_instance_end` after its end.
-    `save_slots` saves the conversations of an engine for the one that replaces it, `restore_slots`
-    restores them there, and removes the files.
+    `save_slots` saves conversations in files for the next engine, `restore_slots` restores them.
     `read_load` returns where a loaded model lies, None if its engine does not say.
 
     Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second

@@ -25,9 +25,8 @@ from vllama.supervise.spec import Endpoint, State
 from vllama.targets.choice import choose_target
 
 MAX_PREFIXES = 1024
-SHRINK_S, SHRINK_LOADS, SHRINK_IDLE_S = 90.0, 30, 10.0
-"""An instance shrinks if its size was not needed for so long, in seconds and in the time of loads,
-and it is idle for so long."""
+# a size that was not needed for so long, and for the time of so many loads, is given up when idle
+SHRINK_S, SHRINK_LOADS, SHRINK_IDLE_S = 90.0, 10, 10.0
 
 # computes a key that is equal for prompts with the same beginning; called only with replicas
 Prefix = Callable[[], Hashable]
@@ -126,8 +125,7 @@ class Instance:
     load: LoadedBytes | None = None  # how far it is, while its process starts
     load_s: float = 0.0  # how long the last load took
     ready_s: float = math.inf  # when the last load ended
-    idle_since_s: float | None = None  # of the idle instance that it replaces
-    carried: Sequence[Path] = ()  # files with the conversations of that
+    carried: Sequence[Path] = ()  # files with the conversations of the instance that it replaces
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # `task` has something to do
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -247,10 +245,7 @@ class Instance:
 
     @property
     def shrinks_s(self) -> float:
-        """Time from which it is loaded again for less; infinite while busy, or if it is not.
-
-        Only an engine whose conversations survive that shrinks.
-        """
+        """Time of its load for less, with its conversations; infinite while busy, or if not."""
         fixed = self.busy or self.retiring or self.unload_reason or not self.ready
         places = self.process.endpoints if self.process else ()
         if fixed or len(places) > 1 or not (self.plan and self.traits and self.traits.slots):

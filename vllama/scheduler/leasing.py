@@ -73,10 +73,7 @@ class Loads:
                 self._reload(old, reason, need)
 
     def _reload(self, old: Instance, reason: str = "", need: Need | None = None) -> None:
-        """Load `old` again and move its queue; without another reason, with several slots.
-
-        With `need` it is for less: the model stays idle, and its keep-alive goes on.
-        """
+        """Load `old` again and move its queue; without another reason, with several slots."""
         if self._table.closing or self.group is None or old.retiring or old.plan is None:
             return
         if old.unload_reason:  # it serves its queue, and ends
@@ -86,7 +83,6 @@ class Loads:
             old.growth.note_crowd(self._table.clock.monotonic())
         self._table.retire(old, reason, replaced=True)
         new = self._create(self.group, old.key, old.bundle, need or old.need, old)
-        new.idle_since_s = old.last_used_s if need else None
         self._table.move_queue(old, new)
 
     def _create(
@@ -107,7 +103,7 @@ class Loads:
             keep_alive_s=old.keep_alive_s
             if old and inherits
             else self._table.default_keep_alive_s(bundle),
-            last_used_s=now_s,
+            last_used_s=old.last_used_s if old else now_s,
             growth=growth,
             replaces=old or next(ending, None),
             form_named=names_form(bundle),

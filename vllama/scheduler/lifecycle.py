@@ -277,13 +277,13 @@ class Lifecycle:
                 self._fail(error)
             return
         if not instance.loaded and instance.plan and instance.traits:
-            carried, instance.carried = instance.carried, ()
-            if carried:
+            if carried := instance.carried:
                 await self._hooks.restore_slots(instance.plan, instance.traits, endpoint, carried)
             now_s = self._table.clock.monotonic()
             instance.load_s, instance.ready_s = now_s - begun_s, now_s
             instance.enter(InstanceState.SERVING)
-            instance.last_used_s = instance.idle_since_s or now_s
+            if not carried:  # else it is idle since the instance was that it replaces
+                instance.last_used_s = now_s
             self._table.failures.pop(instance.key, None)
             took_s = instance.load_s
             self._table.mark(MarkKind.LOAD, instance, f"in {took_s:.1f} s", seconds=took_s)

@@ -168,8 +168,7 @@ class Table:
             return
         if self.room_wanted:
             self.room_changed.set()
-        expires_s = instance.last_used_s + instance.keep_alive_s
-        if min(expires_s, instance.shrinks_s) < self.next_expiry_check_s:
+        if min(instance.deadline_s, instance.shrinks_s) < self.next_expiry_check_s:
             self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:

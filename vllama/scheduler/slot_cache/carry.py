@@ -1,7 +1,6 @@
 """Slots in files for a moment: for other slots, or for the engine that replaces theirs.
 
-An engine is replaced for more or fewer slots, or another context. What its slots hold is restored
-before the next one serves, which moves conversations that it has no slot for into its RAM.
+Conversations for which the next engine has no slot are moved into its cache in RAM.
 """
 
 from __future__ import annotations
@@ -26,8 +25,7 @@ from vllama.supervise.spec import Endpoint
 
 log = logging.getLogger(__name__)
 
-FREE = 4
-"""A slot is saved where this many times its size is free."""
+FREE = 4  # a slot is saved where this many times its size is free
 
 
 async def save_slot(upstream: Upstream, routes: SlotRoutes, plan: Plan, slot: Slot) -> Path | None:
@@ -72,12 +70,11 @@ async def restore_slots(
     try:
         with upstreams.use_pool(endpoint) as upstream:
             for number, path in enumerate(files):
-                if routes is None or make_key(plan, 0) not in path.name:
-                    return
-                await executors.storage.run(routes.fit, path, slots)
-                await act_on_slot(upstream, routes, number % slots, "restore", path.name)
-                if number < len(files) - slots:
-                    await upstream.fetch(routes.make_room)
+                if routes and make_key(plan, 0) in path.name:
+                    await executors.storage.run(routes.fit, path, slots)
+                    await act_on_slot(upstream, routes, number % slots, "restore", path.name)
+                    if number < len(files) - slots:
+                        await upstream.fetch(routes.make_room)
     except (VllamaError, TimeoutError, OSError, ValueError) as error:
         log.info("%s: cannot restore all conversations: %s", plan.bundle.name, error)
     finally:
