@@ -40,10 +40,7 @@ class Growth:
         self.concurrent, self.crowded_s = True, now_s
 
     def reduce(self, need: Need, plan: Plan) -> tuple[Need, str, float]:
-        """Return the need of a load for less, what that gives, and when more was needed last.
-
-        That is infinite if it would not free enough memory.
-        """
+        """Return the need of a load for less, what that gives, and since when (infinite: never)."""
         slots, context = plan.settings.parallel or 1, plan.settings.context_length
         fewer, less, since_s = slots, context, -math.inf
         if need.concurrent:

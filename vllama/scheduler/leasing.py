@@ -90,8 +90,7 @@ class Loads:
     ) -> Instance:
         """Create an instance, which replaces `old`, and start its task."""
         now_s = self._table.clock.monotonic()
-        growth = self._table.growths[key]
-        if growth.concurrent:
+        if self._table.growths[key].concurrent:
             need = msgspec.structs.replace(need, concurrent=True)
         ending = (item for item in self._table.retiring if item.key == key)
         # an unload that was asked for concerns the old one only
@@ -104,7 +103,7 @@ class Loads:
             if old and inherits
             else self._table.default_keep_alive_s(bundle),
             last_used_s=old.last_used_s if old else now_s,
-            growth=growth,
+            growth=self._table.growths[key],
             replaces=old or next(ending, None),
             form_named=names_form(bundle),
             names={**(old.names if old else {}), bundle.name: bundle},
