@@ -143,12 +143,16 @@ class Mix:
             try:
                 answer = await self.asked(client, wish, stream=stream)
             except httpx.HTTPError as error:
-                self.wrong.append(f"{wish}: the server itself failed: {error!r}")
+                self.note_lost(wish, began_s, error)
                 continue
             ended_s = time.monotonic()
             self.longest_s = max(self.longest_s, ended_s - began_s)
             self.seen["waited in a queue"] += answer.queue_position > 0
             self.judge(wish, answer, began_s, ended_s)
+
+    def note_lost(self, wish: Wish, began_s: float, error: httpx.HTTPError) -> None:
+        """Note a request whose connection the server has ended."""
+        self.wrong.append(f"{wish}: the server itself failed: {error!r}")
 
     def judge(self, wish: Wish, answer: Answer, began_s: float, ended_s: float) -> None:
         """Compare an answer with the right one, an error with what an error may be."""

@@ -97,7 +97,7 @@ def test_errors(source: str, text: str) -> None:
 
 def test_endless_output() -> None:
     source = "{% for a in range(99999) %}{{ messages[0].content }}{% endfor %}"
-    with pytest.raises(BadRequest, match="its output has no end"):
+    with pytest.raises(BadRequest, match="its output does not end"):
         rendered(source, [Message(role="user", content="x" * 10_000)])
 
 

@@ -167,11 +167,11 @@ def test_tools_that_the_client_runs_are_passed_on() -> None:
         ({"name": "sql", "description": "Ask."}, "Ask."),
         (
             {"name": "sql", "format": {"type": "grammar", "syntax": "lark", "definition": "a: b"}},
-            "`input` keeps to this lark grammar:\na: b",
+            "`input` follows this lark grammar:\na: b",
         ),
         (
             {"name": "sql", "format": {"grammar": {"syntax": "regex", "definition": "a+"}}},
-            "`input` keeps to this regex grammar:\na+",
+            "`input` follows this regex grammar:\na+",
         ),
     ],
 )

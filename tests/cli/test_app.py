@@ -137,7 +137,7 @@ def test_other_words_for_an_action(
         (["ps", "-a"], "No such option: -a", "list all models: vllama list"),
         (["run", "m", "--ctx", "8"], "No such option: --ctx", "/set parameter num_ctx VALUE"),
         (["ps", "--parallel=3"], "No such option: --parallel", "see 'vllama ps --help'"),
-        (["rm", "-f", "m"], "No such option: -f", "leave out -f"),
+        (["rm", "-f", "m"], "No such option: -f", "omit -f"),
         (["stop", "--all"], "No such option: --all", "name the models"),
         (["ps", "--foo"], "No such option: --foo", "see 'vllama ps --help'"),
         (["serve", "m", "foo"], "unexpected extra argument(s) (foo)", "name one model"),

@@ -98,7 +98,7 @@ def test_a_file_that_cannot_be_read_is_not_taken(
     assert done.returncode == 2
     (draft,) = file.parent.glob("*.draft-*.toml")
     assert 'cannot use "max_queu"' in done.stderr
-    assert f'your edit is saved in "{draft}"' in done.stderr
+    assert f'your changes are saved in "{draft}"' in done.stderr
     assert file.read_text() == "max_queue = 9\n"
     assert draft.read_text() == "max_queu = 10\n"
 
@@ -131,7 +131,7 @@ def test_the_second_of_two_edits_at_once_is_told(
     (draft,) = file.parent.glob("*.draft-*.toml")
     assert told[1] == (
         f'Error: cannot write the config file "{file}": it has changed since you opened it\n'
-        f'Hint: your edit is saved in "{draft}": open the file again and add it there\n',
+        f'Hint: your changes are saved in "{draft}": open the file again and add them there\n',
         2,
     )
     assert (file.read_text(), draft.read_text()) == ("max_queue = 2\n", "max_queue = 3\n")

@@ -41,7 +41,7 @@ def test_what_each_offer_says(offers: list[Offer]) -> None:
     assert "why       runs on CPUs and GPUs" in first
     assert "llama.cpp (llama-server): llama.cpp b11434" in first
     assert "note      the project's own build, for any processor" in first
-    assert "note      it is compiled, which takes some 4 minutes" in second
+    assert "note      it is compiled, which takes about 4 minutes" in second
 
 
 @pytest.mark.parametrize("yes", [False, True])

@@ -198,7 +198,7 @@ def test_a_server_with_another_folder_is_noticed(
     stub.fail("GET /api/version", 401, "unauthorized: the request has no valid key")
     result = vllama("keys", "add", "ann", OLLAMA_HOST=stub.address)
     assert result.returncode == 0
-    assert f"it may have another data folder than '{data}'" in result.stderr
+    assert f"it may use a data folder other than '{data}'" in result.stderr
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

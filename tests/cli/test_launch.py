@@ -238,7 +238,7 @@ def test_somebody_elses_changes_are_not_lost(home: Path, vllama: Vllama) -> None
     assert "changed since" not in vllama("launch").stdout
     path.write_text('{"theirs": 1}')
     done = vllama("launch", "claude", "--restore", "-y")
-    assert "Warning: The file was changed since" in done.stderr
+    assert "Warning: The file has been changed since" in done.stderr
     (line,) = (line for line in done.stderr.splitlines() if "Backup: " in line)
     assert Path(line.partition("Backup: ")[2]).read_text() == '{"theirs": 1}'
     assert not path.exists()

@@ -39,7 +39,7 @@ def test_a_renamed_option_is_taken_with_a_notice(old, new, form, capsys) -> None
     assert run(["serve", *(part.format(old) for part in form)]) == 2
     out, err = capsys.readouterr()
     first, second, *_ = err.splitlines()
-    assert (out, first) == ("", f"Warning: {old} is called {new} now")
+    assert (out, first) == ("", f"Warning: {old} is now called {new}")
     assert second.endswith(f'"-5" from {new}: less than 1')
 
 

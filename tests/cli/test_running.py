@@ -18,7 +18,7 @@ from tests.cli.stub import Body, Reply, StubServer
 from vllama.base.errors import BadRequest, Busy, ModelNotFound, ServerUnreachable, VllamaError
 from vllama.base.units import rfc3339_local
 from vllama.cli.client import Client, _unreachable
-from vllama.cli.commands.ps import describe_expiry, describe_processor
+from vllama.cli.model_output import describe_expiry, describe_processor
 
 
 def loaded(name: str, **more: object) -> Body:
@@ -260,8 +260,8 @@ def test_streams(stub: StubServer) -> None:
     ("content", "message"),
     [
         (b'{"n": 1}\n{"error": "it broke"}\n', "it broke"),
-        (b'{"n": 1}\n<html>', "does not speak Ollama's API"),
-        (b"[1]\n", "does not speak Ollama's API"),
+        (b'{"n": 1}\n<html>', "does not support Ollama's API"),
+        (b"[1]\n", "does not support Ollama's API"),
     ],
 )
 def test_failures_in_a_stream(content: bytes, message: str, stub: StubServer) -> None:
@@ -291,7 +291,10 @@ def test_a_proxy_is_for_servers_elsewhere(
 @pytest.mark.parametrize(
     ("reason", "cause"),
     [
-        (socket.gaierror(-2, "Name or service not known"), ": no network, or no host of that name"),
+        (
+            socket.gaierror(-2, "Name or service not known"),
+            ": no network, or no host with that name",
+        ),
         (ConnectionRefusedError(111, "Connection refused"), ": connection refused"),
         (TimeoutError("timed out"), ": no response within 5 s"),
     ],
@@ -345,7 +348,7 @@ LISTENERS = {
     "ssh": (b"SSH-2.0-OpenSSH_9.2 secrets\r\n", "it does not speak HTTP"),
     "TLS": (b"\x15\x03\x01\x00\x02\x02F", "it does not speak HTTP"),
     "endless": (b"HTTP/1.0 200 OK\r\n\r\n" + b"x" * 10_000_000, "something else"),
-    "closed": (b"", "it closes the connection"),
+    "closed": (b"", "it closed the connection"),
 }
 
 

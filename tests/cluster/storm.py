@@ -1,9 +1,10 @@
 """Three machines behind one address, sixteen clients in all dialects, and a fault every 30 seconds.
 
-Engines, guards and servers are killed and stopped, cables pulled, machines switched off. An answer
-is right to the last word, or it is an error in its own dialect while something was broken. No
-answer is silent for long, and no process is left. The cluster's answers to rare questions are those
-of a single server, and from another machine nothing answers without a key.
+Engines, guards, servers and the head are killed, stopped and restarted, cables pulled, machines
+switched off, models removed. An answer is right to the last word, or it is an error in its own
+dialect while something was broken. No answer is silent for long, no process is left, and the head
+has counted each request. The cluster's answers to rare questions are those of a single server, and
+from another machine nothing answers without a key.
 
     make test-cluster MINUTES=20                    # the fake engine
     python -m tests.cluster.storm --seconds 1200 --real A.gguf B.gguf C.gguf D.gguf
@@ -25,6 +26,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -34,14 +36,15 @@ import httpx
 import psutil
 
 from tests.chaos import asks
-from tests.chaos.asks import Answer, report
-from tests.chaos.mix import FITTING, Mix, Wish
+from tests.chaos.asks import CHATS, TEXTS, VECTORS, Answer, report
+from tests.chaos.mix import FITTING, Failure, Mix, Wish
 from tests.cluster.machines import PORT, Machine, find_enclosure, open_lan
+from tests.ports import free_port
 from tests.server_process import Server
 from vllama.targets.nodes.node import SILENT_S
 
 NODES = 3
-NAMES = ("wide-a", "wide-b", "wide-c", "serial-d")
+NAMES = ("wide-a", "wide-b", "wide-replays", "serial-d")
 SEEN_WITHIN_S = SILENT_S + 2.0
 """When a fault has to be known, and nothing fails of it any more."""
 HANG_S = 5.0
@@ -49,7 +52,9 @@ BROKEN_S = 12.0
 """How long a cable is out, a server stopped: longer than it takes to be seen."""
 BACK_S = 60.0
 KEY = "sk-between-the-servers"
-KINDS = ("engine", "guard", "engine stopped", "server", "server stopped", "cable", "machine")
+DRAIN_S = 0.5
+KINDS = ("engine", "guard", "engine stopped", "server", "server stopped", "server restarted",
+         "cable", "machine", "model", "head")  # fmt: skip
 OPEN = ("/", "/livez", "/readyz", "/health", "/openapi.json")
 ASKED_ALOUD = ("/api/tags", "/api/ps", "/api/version", "/v1/models", "/metrics", "/api/nodes")
 CHANGING = {"created_at", "created", "id", "expires_at", "modified_at", "system_fingerprint"}
@@ -96,6 +101,10 @@ class ClusterMix(Mix):
     faults: list[Fault] = field(default_factory=list)
     silent_s: float = 0.0
     """The longest time in which nothing came of an answer."""
+    sent: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """The requests that were answered, by path and outcome."""
+    counted: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """What the head had counted before."""
 
     async def asked(self, client: httpx.AsyncClient, wish: Wish, *, stream: bool) -> Answer:
         """Ask once, and note how long nothing came."""
@@ -109,6 +118,37 @@ class ClusterMix(Mix):
                 now_s = time.monotonic()
                 self.silent_s, last_s = max(self.silent_s, now_s - last_s), now_s
         return asks.read(wish.dialect, reply, b"".join(parts).decode(), stream=stream)
+
+    def note_lost(self, wish: Wish, began_s: float, error: httpx.HTTPError) -> None:
+        """A killed head loses what it answers, and nobody listens until it is back."""
+        self.failures.append(
+            Failure(wish, began_s, time.monotonic(), Answer(error=f"no head: {error!r}"))
+        )
+        self.seen["lost with the head"] += 1
+
+    def judge(self, wish: Wish, answer: Answer, began_s: float, ended_s: float) -> None:
+        """Count it, too."""
+        super().judge(wish, answer, began_s, ended_s)
+        self.sent[wish.dialect.path, "error" if answer.error else "ok"] += 1
+
+    def count_requests(self) -> Counter[tuple[str, str]]:
+        """Return what the head has counted, by path and outcome."""
+        text, found = httpx.get(f"{self.server.url}/metrics").text, Counter[tuple[str, str]]()
+        for line in text.splitlines():
+            labels = dict(re.findall(r'(\w+)="([^"]*)"', line))
+            if line.startswith("vllama_requests_total{"):
+                found[labels["route"], labels["outcome"]] += int(float(line.rsplit(" ", 1)[1]))
+        return found
+
+    async def stop(self, client: httpx.AsyncClient) -> None:
+        """Compare what the head has counted with what was sent."""
+        if "head" in self.kinds:
+            return  # its metrics begin anew
+        counted = self.count_requests() - self.counted
+        for key in {(d.path, o) for d in (*CHATS, *TEXTS, *VECTORS) for o in ("ok", "error")}:
+            if counted[key] != self.sent[key]:
+                self.wrong.append(f"{key}: {self.sent[key]} sent, {counted[key]} counted")
+        self.seen["counted"] += counted.total()
 
     # -- faults -------------------------------------------------------------------------------
 
@@ -149,6 +189,20 @@ class ClusterMix(Mix):
                 machine.server.find_own().suspend()
                 await asyncio.sleep(BROKEN_S)
                 machine.server.go_on()
+            case "server restarted":
+                machine.server.find_own().terminate()
+                await self.see_none_left(machine)
+                await asyncio.to_thread(machine.server.start)
+            case "model":
+                file = machine.server.models / f"{self.random.choice(self.models)}.gguf"
+                file.rename(file.with_suffix(".away"))
+                await asyncio.sleep(BROKEN_S)
+                file.with_suffix(".away").rename(file)
+            case "head":
+                assert self.server.process
+                self.server.process.kill()
+                self.server.process.wait()
+                await asyncio.to_thread(self.server.start)
             case "cable":
                 machine.plug(into=False)
                 await asyncio.sleep(BROKEN_S)
@@ -178,12 +232,18 @@ class ClusterMix(Mix):
             await asyncio.sleep(0.1)
 
     def explain(self) -> None:
-        """Every failure must be that of a request under way when something had just broken."""
+        """Every failure must be that of a request under way when something had just broken.
+
+        A restart only breaks streams that outlast it and cannot resume; a removed model nothing.
+        """
         for failure in self.failures:
+            resumes = failure.answer.status != 200 or "replays" in failure.wish.model
+            harmless = ("model", "server restarted") if resumes else ("model",)
             if not any(
                 fault.at_s <= failure.ended_s
                 and failure.began_s <= fault.at_s + SEEN_WITHIN_S * self.patience
                 for fault in self.faults
+                if fault.kind not in harmless
             ):
                 since = [failure.began_s - one.at_s for one in self.faults]
                 self.wrong.append(
@@ -200,13 +260,15 @@ class ClusterMix(Mix):
         own = psutil.Process(self.server.process.pid)
         while not over.is_set():
             for path in ("/api/ps", "/api/tags", "/api/nodes", "/v1/models"):
-                if (reply := await client.get(path)).status_code != 200:
-                    self.wrong.append(f"{path}: {reply.status_code} {reply.text}")
+                with suppress(httpx.HTTPError if "head" in self.kinds else ()):
+                    if (reply := await client.get(path)).status_code != 200:
+                        self.wrong.append(f"{path}: {reply.status_code} {reply.text}")
             for machine in self.machines:
                 engines = await asyncio.to_thread(find_engines, machine)
                 if len(engines) > FITTING:
                     self.wrong.append(f"{len(engines)} engines at once on {machine.name}")
-            self.sizes.append((time.monotonic() - begun_s, own.memory_info().rss))
+            with suppress(psutil.Error):  # the head may be another process by now
+                self.sizes.append((time.monotonic() - begun_s, own.memory_info().rss))
             self.seen["looks"] += 1
             await asyncio.sleep(1.0)
 
@@ -217,6 +279,7 @@ class ClusterMix(Mix):
         await super().learn(client)
         await self.compare(client)
         await asyncio.to_thread(self.scan)
+        self.counted = self.count_requests()
 
     async def compare(self, client: httpx.AsyncClient) -> None:
         """Ask head and node alike for what forwarding might lose."""
@@ -318,6 +381,7 @@ def run(
     own = ["--strict", "--node-key-file", str(key)]
     names = tuple(f"model-{letter}" for letter, _ in zip("abcdef", real, strict=False)) or NAMES
     settings = {"VLLAMA_HANG_TIMEOUT": f"{HANG_S:g}s", "VLLAMA_MAX_LOADED_MODELS": str(FITTING)}
+    settings["VLLAMA_DRAIN_TIMEOUT"] = f"{DRAIN_S:g}s"  # so that responses outlast it
     settings |= {"VLLAMA_CTX": "1024"} if real else {}
     machines = [
         Machine(number, home / f"box{number}", *own, fake=not real, env=settings)
@@ -333,7 +397,7 @@ def run(
         for path in machine.server.models.iterdir():
             os.utime(path, (begun_s, begun_s))  # equal files everywhere, so equal digests
     nodes = [word for one in machines for word in ("--node", one.server.url)]
-    given = ["--no-local", "--node-key-file", str(key), *nodes]
+    given = ["--no-local", "--node-key-file", str(key), "--port", str(free_port()), *nodes]
     for machine in machines:
         machine.boot()
     with Server(home / "head", *given, fake=not real) as head:

@@ -9,7 +9,7 @@ import platformdirs
 import pytest
 
 from vllama import config
-from vllama.config import folders
+from vllama.base import folders
 
 PLACES = (None, "", "relative", "/somewhere", "/with/slash/", "~/x", " /spaced")
 

@@ -98,7 +98,7 @@ def test_fields(fields: dict[str, Any], name: str, value: object) -> None:
             {"stream_options": []},
             "Invalid value for 'stream_options': expected an object, got an array.",
         ),
-        ({"prompt": ["a"] * 1025, "n": 2}, "cannot make 2050 choices"),
+        ({"prompt": ["a"] * 1025, "n": 2}, "cannot generate 2050 choices"),
     ],
 )
 def test_errors(fields: dict[str, Any], text: str) -> None:

@@ -87,7 +87,7 @@ def test_environments_that_are_not_whole(tmp_path: Path) -> None:
     (tmp_path / "gone/pyvenv.cfg").touch()
     told = list(engines.environments(SearchPaths(environments=tmp_path), ("gone", "half")))
     assert statuses(told) == ["failed", "warning"]
-    assert "gone has lost its Python" in told[0].text
+    assert "gone is missing its Python" in told[0].text
     assert "half was interrupted" in told[1].text
     assert "vllama engines install half" in str(told[1].hint)
     *_, half = engines.environments(SearchPaths(environments=tmp_path), ())

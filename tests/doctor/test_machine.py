@@ -145,14 +145,14 @@ def test_cuda_against_wheels(
 def test_memory_is_told_with_who_holds_it() -> None:
     real = replace(CPU, ram_total_bytes=psutil.virtual_memory().total)
     (told,) = machine.ram(real)
-    assert "RAM are free" in told.text
+    assert "RAM is free" in told.text
     (told,) = machine.ram(replace(CPU, ram_total_bytes=10**16))
     assert told.status is Severity.WARNING
 
 
 def test_gpu_memory_and_its_holders() -> None:
     (told,) = machine.gpu_memory(GPU, dict)
-    assert told == ok("79 GiB of 80 GiB of GPU 0 are free")
+    assert told == ok("79 GiB of 80 GiB of GPU 0 is free")
     full = replace(GPU, accelerators=(replace(H100, free_bytes=GIB),))
     me = os.getpid()
     (told,) = machine.gpu_memory(full, lambda: {me: {0: 70 * GIB}, 2**22: {1: GIB}})

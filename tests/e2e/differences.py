@@ -33,7 +33,7 @@ class Difference:
 
 
 LISTS_AND_CHOICES = (
-    "`/v1/completions` takes a [list of prompts](#completions); it and `/v1/chat/completions` "
+    "`/v1/completions` accepts a [list of prompts](#completions); it and `/v1/chat/completions` "
     "honor `n`."
 )
 MORE_ROUTES = (
@@ -43,8 +43,8 @@ MORE_ROUTES = (
 DIFFERENCES = (
     Difference(
         reason=(
-            "Responses have more keys: cached tokens, a model's store, state and context lengths, "
-            "signatures of thinking."
+            "Responses have more keys: cached tokens, a model's store, state and context "
+            "lengths, and thinking signatures."
         ),
         said=r"^extra ",
     ),
@@ -61,7 +61,7 @@ DIFFERENCES = (
         said=r"index",
     ),
     Difference(
-        reason="`tool_choice` is honored: with `none` the model need not support tools.",
+        reason="`tool_choice` is honored; with `none`, the model does not need to support tools.",
         path="^/v1/",
         body=r'"tool_choice": ',
         said=r"^status 400 → 200",
@@ -79,7 +79,7 @@ DIFFERENCES = (
         ),
     ),
     Difference(
-        reason="`/v1/embeddings` takes [tokens](#embeddings).",
+        reason="`/v1/embeddings` accepts [tokens](#embeddings).",
         path="^/v1/embeddings",
         body=r'"input": \[+\d',
         said=r"^status 400 → (200|404)",
@@ -91,7 +91,7 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Chat models make embeddings too; Ollama returns 501, or 500 on `/api/embeddings`."
+            "Chat models also generate embeddings; Ollama returns 501, or 500 on `/api/embeddings`."
         ),
         path="^/(api|v1)/embed",
         said=r"^status 50[01] → 200|does not support embeddings",
@@ -102,8 +102,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Errors about a body's JSON, or about the type of a field, name the field in vllama's "
-            "words; Ollama shows those of Go's decoder."
+            "Errors about a body's JSON or a field's type name the field in vllama's own "
+            "words; Ollama returns the messages of Go's decoder."
         ),
         said=r"^error .* → .*(Invalid value for |cannot read the request: |missing request body)",
     ),
@@ -114,7 +114,9 @@ DIFFERENCES = (
         said=r"^status 500 → 200",
     ),
     Difference(
-        reason="vllama itself refuses a JSON schema that cannot be used, and names the place.",
+        reason=(
+            "vllama itself rejects an unusable JSON schema, and names the location of the error."
+        ),
         body="nonsense",
         said=r"^error .*JSON schema",
     ),
@@ -128,39 +130,41 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "A file that was not uploaded is a 404 with its digest instead of its path on the "
-            "server."
+            "A missing upload is a 404 with the digest of the file instead of its "
+            "path on the server."
         ),
         path="^/api/create",
         body=r'": "sha256:',
         said=r"blob sha256:\w+ not found|^status 400 → 404",
     ),
     Difference(
-        reason="Errors of a pull have vllama's own texts and a hint.",
+        reason="Pull errors have vllama's own messages and a hint.",
         path="^/api/(create|pull)",
         said=r"cannot (pull|find)|^status 500 → 404",
     ),
     Difference(
         reason=(
-            "`/api/ps` shows the models that vllama has loaded, with the contexts that it planned."
+            "`/api/ps` shows the models that vllama loaded, with the context lengths that it "
+            "planned."
         ),
         path="^/api/ps",
         said=r"^value .models",
     ),
     Difference(
-        reason="Tools without a name are left out; Ollama passes them on.",
+        reason="Tools without a name are dropped; Ollama passes them on.",
         body=r'"tools": \[\{"type": "function"\}\]',
         said=r"^missing .message.tool_calls|^status 200 → 400",
     ),
     Difference(
-        reason="A tool call that is cut off is returned as text.",
+        reason="A truncated tool call is returned as text.",
         path="^/api/chat",
         body=r'"tools": ',
         said=r"^value \.done: ",
     ),
     Difference(
         reason=(
-            "`tools` and `tool_choice` of `/v1/chat/completions` may have the form of another API: "
+            "`tools` and `tool_choice` of `/v1/chat/completions` may use the format of another "
+            "API:"
             '`{"type": "function", "name": …}`, `input_schema`, `{"type": "any"}`.'
         ),
         path="^/v1/chat",
@@ -169,8 +173,8 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Arguments of earlier tool calls need not be JSON. What a tool's result has that "
-            "cannot be read, such as a PDF, becomes a note to the model."
+            "Arguments of earlier tool calls need not be JSON. Unreadable parts "
+            "of a tool's result, such as a PDF, become a note to the model."
         ),
         path="^/v1/(chat|responses)",
         body=r'"arguments": "|"tool_calls": \[\{\}',
@@ -178,31 +182,32 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "A cut response of `/v1/responses` has the `status` `incomplete`, and "
-            "`incomplete_details`."
+            "A truncated response of `/v1/responses` has the `status` "
+            "`incomplete`, and `incomplete_details`."
         ),
         path="^/v1/responses",
         said=r"^missing \S*incomplete_details$",
     ),
     Difference(
         reason=(
-            "A stream of `/v1/responses` or `/v1/messages` with a web search begins with the "
-            "model's response and is always an event stream; earlier errors have their own status."
+            "A stream of `/v1/responses` or `/v1/messages` with a web search starts with "
+            "the model's response and is always an event stream; errors before that have their own "
+            "status."
         ),
         path="^/v1/(responses|messages)",
         body=r"web_search",
         said=r"^status (200 → 40[04]|400 → 200)|^type application/x-nd|^(missing|error|value) ",
     ),
     Difference(
-        reason="A `format` that cannot be used is refused before the model thinks, not after.",
+        reason="An unusable `format` is rejected before the model thinks, not after.",
         path="^/api/(chat|generate)",
         body=r'"format": ',
         said=r"^status 200 → 400",
     ),
     Difference(
         reason=(
-            "With `llama-cpp-python`, responses with log probabilities lack characters made of "
-            "several tokens: the engine returns neither their text nor their bytes."
+            "With `llama-cpp-python`, responses with log probabilities lack characters that "
+            "consist of several tokens: the engine returns neither their text nor their bytes."
         ),
         said=r"logprobs\S*bytes",
     ),
@@ -213,10 +218,10 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "What a conversation holds is accepted on `/v1`: responses and results without "
-            "content, thinking as parts, calls of custom tools, arguments as objects; items and "
-            "parts that the model cannot be told, and tools that only a vendor's servers run, are "
-            "named in `x-vllama-ignored`."
+            "`/v1` accepts all kinds of conversation content: responses and results "
+            "without content, thinking as parts, calls of custom tools, and arguments as objects. "
+            "`x-vllama-ignored` lists items and parts that cannot be passed to the model, and "
+            "tools that run only on a vendor's servers."
         ),
         path="^/v1/(chat|responses)",
         body=r'"(assistant|tool|tool_calls|reasoning|thinking|web_search)"|"role": "user"}',
@@ -229,17 +234,17 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "Requests that only ollama.com can serve (web search, the account, recommendations, "
-            "pushing) are answered as with `OLLAMA_NO_CLOUD` and nobody signed in."
+            "Requests that only ollama.com can serve (web search, account, recommendations, "
+            "pushes) get the responses of an Ollama with `OLLAMA_NO_CLOUD` and no signed-in user."
         ),
         path=r"^/api/(experimental|status|me$|signout|push|web_)",
         said=r"^status 50\d → 40[134]|cloud|recommendations|^(missing|error|value) ",
     ),
     Difference(
         reason=(
-            "`/v1/responses` takes every kind of item: a call with a `call_id` "
-            "(`custom_tool_call`, `local_shell_call`, `apply_patch_call` …) and its output reach "
-            "the model, others are passed over by name."
+            "`/v1/responses` accepts every kind of item. Calls with a "
+            "`call_id` (`custom_tool_call`, `local_shell_call`, `apply_patch_call` …) and their "
+            "outputs reach the model. Other items are ignored and listed."
         ),
         path="^/v1/responses",
         body=r'"type": "(text|refusal|summary_text|input_audio|\w+_call)"',
@@ -254,15 +259,16 @@ DIFFERENCES = (
         said=r"^value message.content: ",
     ),
     Difference(
-        reason="Fields that only vllama reads are checked too: `n`, `logit_bias`, `min_tokens`.",
+        reason="Fields that only vllama uses are also validated: `n`, `logit_bias`, `min_tokens`.",
         path="^/v1/(chat/)?completions",
         body=r'"(n|logit_bias|min_tokens|raw|options|num_ctx|keep_alive|think|shift)": ',
         said=r"^status 200 → 400",
     ),
     Difference(
         reason=(
-            "The engine checks options that the newest llama-server refuses, such as a "
-            "`repeat_penalty` of 0; its words are returned without the JSON around them."
+            "The engine checks options that the newest llama-server rejects, such as "
+            "a `repeat_penalty` of 0. vllama returns its error message without the surrounding "
+            "JSON."
         ),
         body=r'"repeat_(penalty": 0\b|last_n": -)',
         said=r"^status 400 → 200|^error .*Value must be between",
@@ -275,14 +281,16 @@ DIFFERENCES = (
     ),
     Difference(
         reason=(
-            "`/api/create` checks all settings before it pulls the base model, and describes "
-            "errors in a template in its own words."
+            "`/api/create` checks all settings before it pulls the base model, and "
+            "has its own messages for errors in a template."
         ),
         path="^/api/create",
         said=r"^status 200 → 400|template",
     ),
     Difference(
-        reason="With `llama-cpp-python` or another engine, a model's words and calls may differ.",
+        reason=(
+            "With `llama-cpp-python` or another engine, a model's text and tool calls may differ."
+        ),
         body=r'"tools"|"model": "thinker"',
         said=r"(tool_calls|thinking|reasoning|summary|encrypted_content|content\[\])",
     ),

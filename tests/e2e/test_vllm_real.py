@@ -363,7 +363,7 @@ def test_a_dead_core_is_a_crash_though_it_ends_with_zero(client, server, name):
         with suppress(ollama.ResponseError):  # this one may find out that the core is dead
             client.chat(name, messages=QUESTION, options=TEN)
         client.chat(name, messages=QUESTION, options=TEN)
-    assert "the engine crashed: its core ended without" in last.get("error", ""), last
+    assert "the engine crashed: its core exited without" in last.get("error", ""), last
     again = client.chat(name, messages=QUESTION, options=TEN)
     assert again.message.content == COUNTED
     assert chat_engine(server).pid != before.pid
@@ -404,7 +404,7 @@ def test_nothing_is_left_when_vllama_is_killed_while_it_warms_up(environment, mo
         (("--no-such-flag",), {}, "does not support the arguments --no-such-flag"),
         # the planner's own arithmetic, and the engine's where that cannot see it
         (("--kv-cache-memory-bytes", "900000G"), {}, "model requires more system memory"),
-        ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node are free"),
+        ((), {"VLLM_CPU_KVCACHE_SPACE": "900000"}, "GiB of its memory node is free"),
     ],
 )
 def test_a_start_that_fails_ends_with_a_sentence(

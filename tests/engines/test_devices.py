@@ -168,8 +168,8 @@ BUSES = [gpu(0, bus="0000:01:00.0"), gpu(1, bus="0000:02:00.0")]
          None, None),
         ({"gpu_bytes": {"RPC0[a:1]": GIB, "RPC0[b:1]": GIB}}, -1, REMOTE, None, None),
         ({"gpu_bytes": {"RPC0[a:1]": GIB, "CUDA0": GIB}}, -1, REMOTE,
-         "does not say that it uses RPC1 (b:1)", Fault.REMOTE),
-        ({}, -1, REMOTE, "does not say that it uses RPC0 (a:1)", Fault.REMOTE),
+         "does not show that it uses RPC1 (b:1)", Fault.REMOTE),
+        ({}, -1, REMOTE, "does not show that it uses RPC0 (a:1)", Fault.REMOTE),
     ],
 )  # fmt: skip
 def test_what_is_not_as_planned(report, gpu_layers, gpus, cause, fault):

@@ -200,7 +200,7 @@ RECORDED = [
       "ImportError: cannot import name 'copy_all_layer_kv_cache_cpu' from 'sgl_kernel'"],
      1, "kernels are not built for this machine", MISMATCH),
     ("sglang-jax", ["TypeError: LogitsProcessor.__call__() missing 1 required positional argument: "
-      "'mesh'"], -9, "a bug in it", ARCHITECTURE),
+      "'mesh'"], -9, "because of a bug", ARCHITECTURE),
 ]  # fmt: skip
 # vLLM 0.32: pydantic's reports, and who watches a worker
 LINK = "    For further information visit https://errors.pydantic.dev/2.14/v/value_error"

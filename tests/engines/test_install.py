@@ -285,7 +285,7 @@ def test_what_is_not_found_after_its_installation(tmp_path: Path) -> None:
 def test_too_little_space_is_told_before_anything_is_fetched(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     large = Recipe(wheels=(replace(wheels("paint"), disk_bytes=2 * free),))
-    with pytest.raises(DiskFull, match="are free at"):
+    with pytest.raises(DiskFull, match="is free at"):
         asyncio.run(install(make_offer(Painter(install=large), CPU, tmp_path / "e"), environ={}))
     assert find_existing(tmp_path / "e/painter") is None and not (tmp_path / "e").exists()
 

@@ -170,7 +170,7 @@ ENGINE = Strange()
         ),
         (WHOLE + "del Strange.traits, Strange.preference", "it has no `preference`, `traits`; "),
         (WHOLE + "Strange.title = None", "has a `title` that is not a string"),
-        (WHOLE + "Strange.name = ''", "has a `name` that is not a string that is not empty"),
+        (WHOLE + "Strange.name = ''", "has a `name` that is not a non-empty string"),
         (WHOLE + "Strange.name = '../x'", "has a `name` that is not of lower-case letters"),
         (WHOLE + "Strange.formats = ('gguf',)", "not a tuple of vllama.models.types.Format"),
         (WHOLE + "Strange.aliases = 'alias'", "has a `aliases` that is not a tuple of strings"),

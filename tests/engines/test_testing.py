@@ -152,7 +152,7 @@ FAULTS = [
     ),
     (with_traits(finish_body=lambda body: {}), "`finish_body` drops `messages`"),
     (with_traits(rerank_path="rerank"), "the rerank_path 'rerank': a path starts with '/'"),
-    (with_traits(roles=frozenset({"user"})), "does not take messages of the roles assistant"),
+    (with_traits(roles=frozenset({"user"})), "does not accept messages with the roles assistant"),
     (
         with_method(
             "traits",

@@ -357,8 +357,8 @@ DEAD = [
 ]
 
 RECORDED = [
-    (DEAD, 0, "its core ended without an error"),
-    (DEAD[:2], None, "its core ended without an error"),  # while its process still runs
+    (DEAD, 0, "its core exited without an error"),
+    (DEAD[:2], None, "its core exited without an error"),  # while its process still runs
     (
         [
             CORE + "EngineCore encountered a fatal error.",
@@ -455,7 +455,7 @@ RECORDED = [
             LAST,
         ],
         1,
-        "only 13.92 of the 18.46 GiB of its memory node are free",
+        "only 13.92 of the 18.46 GiB of its memory node is free",
     ),
     (
         [

@@ -413,7 +413,7 @@ def test_a_model_is_split_over_equal_gpus_only(kinds, weights, expected):
         return
     plan = make_plan(here, FOLDER, info, Need())
     assert plan.settings.gpus == expected
-    assert any("differ: a model is split only over equal GPUs" in r for r in plan.reasons)
+    assert any("differ: a model is split only across identical GPUs" in r for r in plan.reasons)
 
 
 def test_the_roomiest_gpu_is_taken_and_named():
@@ -461,7 +461,7 @@ def test_the_users_layout_is_counted_and_not_repeated(extra, words):
     assert not {"--tensor-parallel-size", "--pipeline-parallel-size"} & set(
         tuning.settings.tuned_args
     )
-    assert any("several machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
+    assert any("across machines" in reason for reason in tuning.reasons) is ("ray" in str(extra))
 
 
 @given(heads=st.sampled_from([8, 9, 16, 28, 32, 40, 64]), kv=st.sampled_from([1, 2, 3, 4, 8]),

@@ -129,6 +129,7 @@ class FakeEngine(Engine):
             grace=Grace(term_s=0.3, second_term_s=0.3, kill_s=3.0),
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures(self.failures),
+            silence=Fault.REMOTE if settings.rpc else None,
         )
 
     def list_remote(self, installation, server):

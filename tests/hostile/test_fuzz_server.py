@@ -172,6 +172,7 @@ SEEDS: dict[str, list[dict[str, Any]]] = {
     "/api/push": [{"model": "sea", "stream": False}],
     "/api/me": [{"name": "x"}],
     "/api/changes": [{"removed": ["x"]}],
+    "/api/commands": [{"command": "list"}],
     "/api/signout": [{"name": "x"}],
     "/api/experimental/web_search": [{"query": "x"}],
     "/api/experimental/web_fetch": [{"url": HERE}],

@@ -58,11 +58,11 @@ ANYBODY = """
     DELETE     /api/pull /api/delete
     HEAD POST  /api/blobs/{digest}
     DELETE     /api/requests/{id}
-    POST       /api/changes
+    POST       /api/changes /api/commands
 """
 """Anybody who reaches it: models, as Ollama's server offers them, and what only who has made it
-knows the random name of. `--read-only` takes the changes of models out of it. `/api/changes` has a
-secret of its own.
+knows the random name of. `--read-only` takes the changes of models out of it. `/api/changes` and
+`/api/commands` have a secret of their own.
 """
 
 NETWORK = """

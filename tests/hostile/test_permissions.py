@@ -51,7 +51,10 @@ HARMLESS = {  # they ask models, or are answered as by a signed-out Ollama
     *("/v1/audio/transcriptions", "/v1/audio/translations", "/v1/audio/speech"),
     *("/v1/images/generations", "/v1/images/edits"),
     *("/api/me", "/api/signout", "/api/user/keys/x"),
-    "/api/changes",  # refuses by itself, see tests/server/test_changes.py
+    *(
+        "/api/changes",
+        "/api/commands",
+    ),  # refuse by themselves, see tests/server/test_{changes,commands}.py
     "/api/requests/x",  # ends a request, whoever has asked: keys are the only guard
     *("/api/experimental/web_search", "/api/experimental/web_fetch"),
     *("/api/web_search", "/api/web_fetch", "/v1/decisions", "/v1/systemone"),

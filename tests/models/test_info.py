@@ -11,6 +11,7 @@ from msgspec import to_builtins
 
 from tests.tiny import write_tiny_gguf
 from vllama.base.errors import BadModelFile
+from vllama.base.units import format_parameter_count
 from vllama.models.headers.gguf.header import GgufHeader
 from vllama.models.headers.gguf.parser import LongArray, Tensor
 from vllama.models.headers.info import (
@@ -18,7 +19,6 @@ from vllama.models.headers.info import (
     build_model_info,
     combine_headers,
     find_draft_kind,
-    format_parameter_count,
     read_info,
 )
 from vllama.models.limits import MOST_TEMPLATE_CHARS

@@ -278,8 +278,8 @@ def test_layers_on_the_gpu(platform, installation, asked, layers):
         ),
         (
             CPU, LLAMA_CPP_GPU, 99,
-            "no GPU was found, although 99 on a GPU were requested: the engine decides where the "
-            "layers go",
+            "no GPU was found, although 99 on a GPU were requested: the engine decides where "
+            "to place the layers",
         ),
         (H100, LLAMA_CPP_GPU, 0, "all layers on the CPU, as requested"),
         (H100, LLAMA_CPP_GPU, 99, "all 30 layers on the GPU, as requested"),
@@ -314,7 +314,10 @@ def test_of_a_server_elsewhere_nothing_is_said_that_only_it_knows():
         plan = make_plan(
             here, there, ModelInfo(architecture="vllm", context_length=context), Need()
         )
-        assert plan.reasons == ("external server at http://127.0.0.1:9: given as an upstream", said)
+        assert plan.reasons == (
+            "external server at http://127.0.0.1:9: specified as an upstream",
+            said,
+        )
         assert not plan.memory.on_gpu
         assert shorten(plan) == ["m:latest: on another server", *plan.reasons]
 

@@ -342,7 +342,7 @@ def test_what_does_not_fit_is_loaded_in_a_smaller_form_that_is_here():
     assert (plan.bundle.path.name, plan.bundle.name) == ("s.gguf", "m:latest")
     assert plan.instead.startswith("second plan: the installed Q2_K variant, because the")
     assert plan.instead.endswith(
-        "first failed: it takes 40.3 GiB of system memory, 15.5 GiB usable"
+        "first failed: it needs 40.3 GiB of system memory, 15.5 GiB usable"
     )
     assert plan.reasons[0] == plan.instead
     assert plan.settings.context_length == 4096

@@ -144,7 +144,7 @@ def test_one_message_says_what_both_take():
         choose_engine(facts_of([]), Format.GGUF)
     first, second = str(caught.value.hint).split(", or: ")
     assert "nothing is compiled" in first and "parallel requests" in first
-    assert "it is compiled, which takes some 4 minutes" in second
+    assert "it is compiled, which takes about 4 minutes" in second
 
 
 def test_a_reason_other_than_not_installed_is_said():

@@ -11,7 +11,7 @@ from tests.routes.test_ollama_chat import WORDS, user
 pytestmark = pytest.mark.slow
 
 STUCK = "{% set x = 'a' * 99999 %}{% for a in x %}{% for b in x %}{% endfor %}{% endfor %}"
-WHY = "cannot render the model's chat template: it took more than"
+WHY = "cannot render the model's chat template: it used more than"
 
 
 def test_a_go_template_of_a_request_that_is_costly_in_each_turn(server):

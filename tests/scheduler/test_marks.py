@@ -31,7 +31,7 @@ async def test_loads_evictions_and_unloads(world, scheduler):
         ("load", "a"), ("evict", "a"), ("load", "b"), ("unload", "b"),
     ]  # fmt: skip
     reasons = {mark.kind: mark.reason for mark in scheduler.marks.list_since(0)}
-    assert reasons[MarkKind.EVICT].startswith("room for b:latest: ")
+    assert reasons[MarkKind.EVICT].startswith("evicted for b:latest: ")
     assert reasons[MarkKind.UNLOAD] == "its keep_alive is 0"
 
 

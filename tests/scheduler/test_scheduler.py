@@ -228,7 +228,7 @@ async def fails(world, scheduler):
         (goes_by_its_request, "its keep_alive is 0"),
         (goes_by_a_stop, "requested by a client"),
         (goes_by_time_after_a_stop_that_a_request_undid, "idle for 300 s, its keep_alive"),
-        (goes_for_another, "room for n:latest: only 1 model can be loaded at a time"),
+        (goes_for_another, "evicted for n:latest: only 1 model can be loaded at a time"),
         (fails, None),
         (None, "the server is stopping"),
     ],

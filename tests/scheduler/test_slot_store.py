@@ -220,7 +220,7 @@ def test_what_a_start_finds(tmp_path):
 
 
 def test_more_than_the_disk_has_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match="are free at"):
+    with pytest.raises(ConfigError, match="is free at"):
         Site(tmp_path / "c", most=1 << 60)
     Site(tmp_path / "c").store.close()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Iterator
 from contextlib import closing
@@ -28,7 +29,8 @@ def address(machine: socket.socket) -> str:
 
 
 def configure(home: Path, machines: list[socket.socket], more: str = "") -> Server:
-    server = Server(home, env={"VLLAMA_CONFIG": str(home / "config.toml")})
+    env = {"VLLAMA_CONFIG": str(home / "config.toml"), "VLLAMA_HANG_TIMEOUT": "3s"}
+    server = Server(home, env=env)
     names = json.dumps([address(one) for one in machines])
     text = f'[models."m-replays"]\ngpus = "spread"\nrpc = {names}\n{more}'
     (home / "config.toml").write_text(text)
@@ -67,6 +69,24 @@ def test_a_lost_machine_is_named_and_left_out(tmp_path, machines):
         machines[0].close()
         assert generate(server)["done"]
         assert started(server)["rpc"] == []
+
+
+def test_a_machine_that_falls_silent_is_left_out(tmp_path, machines):
+    with configure(tmp_path, machines) as server:
+        server.model("m-replays")
+        body = {"model": "m-replays", "prompt": "@tokens=40 @delay=0.1"}
+        with server.open("/api/generate", body) as answer:
+            first = json.loads(answer.readline())
+            links = [machines[1].accept()[0] for _ in range(2)]  # of the plan and of the engine
+            machines[1].close()
+            server.engine("m-replays").suspend()  # it waits for the machine
+            rows = [first, *(json.loads(line) for line in answer.read().splitlines())]
+        assert rows[-1]["done"] and rows[-1]["eval_count"] == 40, rows[-1]
+        assert started(server)["rpc"] == [address(machines[0])]
+        # not only after a start with both again, which waits for what a silent machine sends
+        assert re.search("reload m-replays:latest: .* hangs: ", server.output), server.output
+        for link in links:
+            link.close()
 
 
 def test_a_load_without_a_device_fails(tmp_path, machines):

@@ -10,10 +10,14 @@ import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
+import msgspec
 import pytest
 
+from tests.routes.test_ollama_chat import until
+from tests.server_process import Server
 from tests.targets.test_nodes import KEY, Cluster, cluster
 from vllama.chat.replay import Departed
+from vllama.dialects.ollama.answer_types import LocalModel, ModelDetails
 from vllama.targets.nodes.sent_events import MAX_KEPT_BYTES, SentEvents
 
 __all__ = ["cluster"]
@@ -44,8 +48,8 @@ def share(cluster: Cluster, name: str, *switches: tuple[str, ...]) -> None:
     )
 
 
-def kill_busy(cluster: Cluster) -> int:
-    """Kill the node that answers; return its number."""
+def kill_busy(cluster: Cluster, *, politely: bool = False) -> int:
+    """Kill the node that answers, or stop it before its responses end; return its number."""
     busy: list[str] = []
     cluster.wait_for(
         lambda: (
@@ -57,19 +61,25 @@ def kill_busy(cluster: Cluster) -> int:
     )
     (where,) = busy
     number = [cluster.name(cable) for cable in cluster.cables].index(where)
-    cluster.nodes[number].process.send_signal(signal.SIGKILL)
+    process = cluster.nodes[number].process
+    process.send_signal(signal.SIGTERM if politely else signal.SIGKILL)
+    if politely:
+        cluster.wait_for(lambda: "is stopping" in cluster.row(where)["trouble"])
+        process.send_signal(signal.SIGTERM)  # its time to drain is over
     return number
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("path", PATHS)
-def test_a_stream_goes_on_at_another_node(cluster, path) -> None:
+@pytest.mark.parametrize(
+    ("path", "politely"), [*((path, False) for path in PATHS), ("/api/chat", True)]
+)
+def test_a_stream_goes_on_at_another_node(cluster, path, politely) -> None:
     share(cluster, "both-replays")
     body = BODY | {"model": "both-replays"}
     _, _, whole = cluster.head.request("POST", path, body)
     with cluster.head.open(path, body) as answer:
         begun = answer.readline()
-        kill_busy(cluster)
+        kill_busy(cluster, politely=politely)
         seen = begun + answer.read()
     assert VARYING.sub(b"", seen) == VARYING.sub(b"", whole)
     if path in ("/v1/messages", "/v1/responses"):  # both nodes make the same id
@@ -203,6 +213,31 @@ def test_a_restarted_head_knows_what_lost_nodes_have(cluster) -> None:
     cluster.head.process.wait()
     cluster.head.start()
     cluster.wait_for(lambda: cluster.ask("only")[0] == 404)
+
+
+@pytest.mark.slow
+def test_a_restarted_head_knows_what_nodes_behind_a_name_have(tmp_path) -> None:
+    details = ModelDetails("", "gguf", "llama", None, "", "")
+    name, model = "dns+http://nodes.invalid:11434", LocalModel("only", "only", "", 1, "", details)
+    saved = tmp_path / "head" / "data" / "nodes.json"
+    with (
+        Server(tmp_path / "node") as node,
+        Server(tmp_path / "head", "--no-local", "--node", name, "--node", node.url) as head,
+    ):
+        head.process.send_signal(signal.SIGKILL)
+        head.process.wait()
+        saved.write_bytes(msgspec.json.encode({"http://10.0.0.7:11434": {"only:latest": model}}))
+        head.start()
+        until(lambda: head.get("/api/nodes")["nodes"][0]["state"] == "up")
+        told = re.escape(f"cannot use 'only' now: no nodes are found at {name}: ")
+        for path in (*PATHS, "/api/show") * 2:
+            status, headers, data = head.request("POST", path, BODY | {"model": "only"})
+            assert (status, int(headers["retry-after"]) >= 1) == (503, True), (path, data)
+            assert re.search(told, data.decode()), data
+            if path == PATHS[-1]:
+                node.model("marks-the-change")
+                until(lambda: "marks-the-change" in saved.read_text())
+        until(lambda: head.request("POST", "/api/show", {"model": "nobody"})[0] == 404)
 
 
 @pytest.mark.slow

@@ -441,6 +441,21 @@ def test_a_recording_goes_to_the_node_with_the_model(cluster) -> None:
 
 
 @pytest.mark.slow
+def test_what_is_no_stream_gets_no_signs_of_life(tmp_path) -> None:
+    with (
+        Server(tmp_path / "node") as node,
+        Server(tmp_path / "head", "--no-local", "--node", node.url, "--early-head", "0.1s") as head,
+    ):
+        node.model("slow", "--ready-after", "1")
+        head.wait_for("is up")
+        deadline_s = time.monotonic() + LIMIT_S
+        while "slow:latest" not in str(head.get("/api/tags")):
+            assert time.monotonic() < deadline_s, head.output
+        status, answer = head.post("/api/embed", {"model": "slow", "input": "a"})
+        assert (status, len(answer["embeddings"])) == (200, 1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_stored_response_goes_on_where_it_is(cluster, stream) -> None:
     cluster.add("both")

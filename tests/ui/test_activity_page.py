@@ -174,7 +174,7 @@ def test_spend_by_key_group_user_and_model_behind_a_proxy(tmp_path, open_page):
         told = used.get_by_role("row").filter(has_text="plain:latest")
         for text in ("web", "team", "ann@x.org"):
             expect(told).to_contain_text(text)
-        spend = told.locator('[data-label="Spend"]')
+        spend = told.locator('[data-label^="Spend"]')
         expect(spend).to_have_text(re.compile(r"^0\.\d{4}$"))
         page.get_by_role("link", name="Chat").first.click()
         expect(page.get_by_role("textbox", name="Message")).to_be_visible()

@@ -52,12 +52,12 @@ def test_the_text_of_a_pdf_goes_along_with_its_name_and_pages(server, open_page)
     ("data", "why"),
     [
         (make_pdf("Secret", encrypted=True), "it is encrypted; remove its password first"),
-        (make_pdf("", ""), "it has no text, as if it was scanned"),
+        (make_pdf("", ""), "it has no text, so it is probably a scan"),
         (b"%PDF-1.4\nnothing of a PDF", "it is damaged, or not a PDF"),
-        (make_pdf(*["page"] * 1001), "it has 1,001 pages, and at most 1,000 are read"),
+        (make_pdf(*["page"] * 1001), "it has 1,001 pages, and the limit is 1,000"),
         (
             make_pdf(*["\n".join(["word " * 16] * 50)] * 140),
-            "pages is already too much for a message",
+            "pages already exceeds the limit of a message",
         ),
     ],
     ids=["encrypted", "scanned", "damaged", "pages", "letters"],

@@ -196,7 +196,7 @@ def test_a_message_waits_for_no_server_that_hangs(server, tools, open_page):
     page.goto(f"{server.url}/ui/#/chat?model=agent")
     say(page, "hello")
     expect(page.get_by_role("article").last).to_contain_text("Offered: .")
-    expect(page.get_by_text("“Test”: it has not answered in time")).to_be_visible()
+    expect(page.get_by_text("“Test”: it did not respond in time")).to_be_visible()
     tools.hangs = False
     tools.released.set()
     expect(open_settings(page).get_by_label("script")).to_be_checked()
@@ -251,7 +251,7 @@ def test_why_a_server_cannot_be_used_is_said(server, tools, tmp_path, browser):
         page = browser.new_context().new_page()
         page.goto(f"{other.url}/ui/#/settings")
         cases = [
-            (f"{tools.url}/mcp", "", "the token is missing or wrong"),
+            (f"{tools.url}/mcp", "", "the token is missing or invalid"),
             (f"{closed.url}/mcp", "", f"does not allow requests from {other.url} (CORS)"),
             ("http://127.0.0.1:9/mcp", "", "cannot reach http://127.0.0.1:9"),
             ("http://127.0.0.1:10/mcp", "", "add it to the setting mcp_origins"),

@@ -245,7 +245,7 @@ def test_a_public_name_is_answered_with_the_reason(tmp_path, browser):
         for path in ("/", "/ui/", "/docs"):
             page.goto(f"http://{PUBLIC_NAME}:{server.port}{path}")
             expect(page.get_by_role("heading", level=1)).to_contain_text(
-                "cannot be opened under this name"
+                "cannot be opened at this address"
             )
             expect(page.get_by_text("vllama keys add")).to_be_visible()
         page.goto(f"http://127.0.0.1:{server.port}/")

@@ -21,7 +21,7 @@ def test_a_chat_and_what_the_other_pages_say_of_it(real, open_page):
     page = open_chat(open_page, real, "brief")  # whose answer ends, whatever the model says
     say(page, "Say hello.")
     answer = page.get_by_role("article").nth(1)
-    numbers = re.compile(r"[\d.]+ tokens/s · first token [\d.]+ s · \d+ tokens")
+    numbers = re.compile(r"[\d.,]+ tokens/s · first token [\d.]+ s · \d+ tokens")
     expect(answer).to_contain_text(numbers)
     page.get_by_role("link", name="Activity").click()
     ended = page.get_by_role("region", name="Recent requests")

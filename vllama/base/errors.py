@@ -314,7 +314,7 @@ def describe_connection_error(error: BaseException) -> str:
         cause = cause.__cause__ or cause.__context__
     match cause:
         case socket.gaierror():
-            return "no network, or no host of that name"
+            return "no network, or no host with that name"
         case ssl.SSLError():
             return cause.strerror or str(cause)
         case OSError(errno=int(number)):

@@ -153,7 +153,7 @@ disk = Executor("disk", threads=8, most_waiting=1000)
 storage = Executor("storage", threads=16, most_waiting=1000)
 """Writes, hashes, copies and deletes models: may take minutes."""
 codec = Executor("codec", threads=2, most_waiting=1000)
-"""Takes milliseconds of processor time: metrics, descriptions, vectors, compressed bodies."""
+"""Takes milliseconds of CPU time: metrics, descriptions, vectors, compressed bodies."""
 downloads = Executor("downloads", threads=32, most_waiting=1000, group_threads=16)
 """Pulls models; the group is the registry."""
 web = Executor("web", threads=16, most_waiting=100)

@@ -62,4 +62,4 @@ def put_aside(journal: Path, lines: Sequence[bytes], file: Path) -> None:
     """Store lines of a journal that cannot be read in another file, and warn. Raises OSError."""
     append_to(file, b"".join(line + b"\n" for line in lines))
     count = "1 line" if len(lines) == 1 else f"{len(lines)} lines"
-    log.warning("cannot read %s of '%s'; saved in '%s'", count, journal, file)
+    log.warning("cannot read %s of '%s'; moved to '%s'", count, journal, file)

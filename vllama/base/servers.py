@@ -7,19 +7,20 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import secrets
+import json
 from collections.abc import Iterator
 from pathlib import Path
-
-import msgspec
+from typing import NamedTuple
 
 from vllama.base import private
 
 CHANGES = "/api/changes"
 """Where commands that change models ask, and report."""
+COMMANDS = "/api/commands"
+"""Where commands that show models ask for what they would read themselves."""
 
 
-class RunningServer(msgspec.Struct, frozen=True):
+class RunningServer(NamedTuple):
     """The content of a file; `certificate` is the file with that of an https address."""
 
     url: str
@@ -30,6 +31,8 @@ class RunningServer(msgspec.Struct, frozen=True):
 @contextlib.contextmanager
 def announce(data_dir: Path, server: RunningServer) -> Iterator[None]:
     """Announce this server to commands while the block runs."""
+    import secrets  # short commands come here, too
+
     path = data_dir / "servers" / f"{secrets.token_hex(8)}.json"
     new = path.with_suffix(".new")
     with contextlib.ExitStack() as stack:
@@ -37,7 +40,7 @@ def announce(data_dir: Path, server: RunningServer) -> Iterator[None]:
             private.make_folder(path.parent)
             file = stack.enter_context(private.create(new))
             fcntl.flock(file, fcntl.LOCK_EX)  # before anybody finds it
-            file.write(msgspec.json.encode(server))
+            file.write(json.dumps(server._asdict()).encode())
             file.flush()
             new.rename(path)
         try:
@@ -53,13 +56,13 @@ def find_servers(data_dir: Path) -> list[RunningServer]:
     found = []
     for path in sorted((data_dir / "servers").glob("*.json")):
         with (
-            contextlib.suppress(OSError, ValueError, RecursionError),
+            contextlib.suppress(OSError, ValueError, TypeError, RecursionError),
             private.open_file(path) as file,
         ):
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except BlockingIOError:
-                found.append(msgspec.json.decode(file.read(), type=RunningServer))
+                found.append(RunningServer(**json.loads(file.read())))
             else:
                 path.unlink()
     return found

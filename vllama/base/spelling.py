@@ -25,6 +25,10 @@ def find_similar(name: str, known: Iterable[str], *, most: int = 3) -> list[str]
     """
     import difflib
 
-    by_key = {one.lower(): one for one in known}
-    near = difflib.get_close_matches(name.lower(), by_key, n=most, cutoff=LEAST_LIKENESS)
+    by_key, wanted = {one.lower(): one for one in known}, name.lower()
+    chars = len(wanted)  # with too many or too few, a name cannot be so like it
+    keys = [
+        key for key in by_key if 2 * min(chars, len(key)) >= LEAST_LIKENESS * (chars + len(key))
+    ]
+    near = difflib.get_close_matches(wanted, keys, n=most, cutoff=LEAST_LIKENESS)
     return [by_key[key] for key in near]

@@ -133,6 +133,18 @@ def format_bytes_binary(size_bytes: int) -> str:
     return f"{size_bytes} B"
 
 
+def format_parameter_count(count: int | None) -> str:
+    """Write a parameter count as Ollama does (format.HumanNumber): `134.52M`, `3.2B`, `7B`."""
+    if count is None:
+        return ""
+    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2)):
+        if count >= unit:
+            number = count / unit
+            shown = f"{number:.0f}" if number.is_integer() else f"{number:.{digits}f}"
+            return shown + letter
+    return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
+
+
 def format_amount(size_bytes: int) -> str:
     """Return an amount of memory for people, fine enough to tell two quantizations apart."""
     if size_bytes < 1024**3:

@@ -81,7 +81,7 @@ class Steering:
 
 
 class Residual(msgspec.Struct, frozen=True, kw_only=True):
-    """The residual stream after some layers, for the tokens of the prompt and the response.
+    """The residual stream after the requested layers, for the tokens of prompt and response.
 
     The last token of a response is missing: it passes through no layer.
     """

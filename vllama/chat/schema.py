@@ -115,7 +115,7 @@ def check_grammar(grammar: str) -> None:
     if (skipped := measure_grammar(grammar)) > MOST_SKIPPED:
         raise BadRequest(
             f"cannot use the grammar: one place in it costs {skipped:.0f}, at most {MOST_SKIPPED}",
-            hint="do not repeat what may be empty, and use fewer alternatives",
+            hint="do not repeat parts that can be empty, and use fewer alternatives",
         )
     depth = 0
     for bracket in re.findall(r"[()]", grammar):

@@ -40,24 +40,24 @@ WORDS = (
 """What the parser says, and how we say it."""
 OTHER_WORDS = {
     "list the models on this machine: vllama list": "models model images tags",
-    "talk to a model: vllama run MODEL": "chat ask prompt generate complete exec",
-    "see the loaded models: vllama ps; check this machine: vllama doctor": "status health check",
-    "see what runs: vllama ps --requests": "top stats",
+    "chat with a model: vllama run MODEL": "chat ask prompt generate complete exec",
+    "list loaded models: vllama ps; check this machine: vllama doctor": "status health check",
+    "list running requests: vllama ps --requests": "top stats",
     "an engine: vllama engines install ENGINE; a model: vllama pull MODEL": "install add",
     "an engine: vllama engines install ENGINE --upgrade; a model: vllama pull": "update upgrade",
     "search huggingface.co, then run: vllama pull ORG/REPO": "search find",
     "download a model: vllama pull MODEL": "get download fetch clone",
-    "a request loads its model; at the start: vllama serve MODEL": "load preload warmup",
+    "a request loads its model; to load one at startup: vllama serve MODEL": "load preload warmup",
     "unload a model: vllama stop MODEL": "unload eject kill",
     "a model: vllama rm MODEL; an engine: vllama engines remove E": "remove delete uninstall rmi",
-    "see what a model is: vllama show MODEL": "info describe",
-    "make a model from a Modelfile: vllama create MODEL -f Modelfile": "build",
-    "give a model a second name: vllama cp MODEL NAME": "copy rename tag mv",
-    "make a smaller GGUF: vllama convert MODEL -q QUANT": "quantize quantise",
+    "show a model's details: vllama show MODEL": "info describe",
+    "create a model from a Modelfile: vllama create MODEL -f Modelfile": "build",
+    "copy a model to a second name: vllama cp MODEL NAME": "copy rename tag mv",
+    "quantize a GGUF: vllama convert MODEL -q QUANT": "quantize quantise",
     "run the server as a service: vllama service install": "daemon up",
-    "Ctrl-C ends a server; systemctl --user stop vllama, a service": "restart down quit",
-    "open the server in a browser, as http://127.0.0.1:11434": "ui web webui gui open dashboard",
-    "ask a model that makes vectors: vllama run MODEL TEXT": "embed embedding embeddings",
+    "stop a server: Ctrl-C; stop a service: systemctl --user stop vllama": "restart down quit",
+    "open the server in a browser: http://127.0.0.1:11434": "ui web webui gui open dashboard",
+    "use an embedding model: vllama run MODEL TEXT": "embed embedding embeddings",
     "list the engines: vllama engines": "runtime runtimes backend backends",
     "change the config file: vllama config edit": "settings set env",
     "measure a server: vllama bench MODEL": "benchmark benchmarks perf",
@@ -65,8 +65,8 @@ OTHER_WORDS = {
 """What to do here for each of the commands that other tools have."""
 OTHER_OPTIONS = {
     ("ps", "-a"): "list all models: vllama list",
-    ("rm", "-f"): "vllama rm does not ask: leave out -f",
-    ("run", "--ctx"): "in the conversation: /set parameter num_ctx VALUE; for good: in a Modelfile",
+    ("rm", "-f"): "vllama rm does not ask for confirmation: omit -f",
+    ("run", "--ctx"): "in the conversation: /set parameter num_ctx VALUE; or use a Modelfile",
     ("stop", "--all"): "name the models; vllama ps lists the loaded ones",
 }
 
@@ -104,6 +104,11 @@ def run(argv: Sequence[str]) -> int:
 
 def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
     """Parse the arguments and run the command; show what is wrong with either."""
+    if args[0] in ("list", "ls", "ps", "show"):
+        from vllama.cli.quick import answer
+
+        if answer(args):
+            return 0
     import typer
 
     from vllama.base.errors import VllamaError
@@ -131,7 +136,7 @@ def _run_command(args: list[str], rest: tuple[str, ...]) -> int:
         context = getattr(error, "ctx", None)
         new = removed.RENAMED_OPTIONS.get(option or "")
         if new and context and new in list_options(context.command):
-            show_warning(f"{option} is called {new} now")
+            show_warning(f"{option} is now called {new}")
             given = [re.sub(rf"^{option}(?==|$)", new, word) for word in args]
             return _run_command(given, rest)
         action = args[1] if "No such command" in problem and args[1:] else None
@@ -256,7 +261,7 @@ def _option_hint(command: Any, name: str, option: str, page: str) -> str:
     if other in known:
         return f"did you mean {other}?"
     if name == "run" and word in KNOWN:
-        return f"in the conversation: /set parameter {word} VALUE; for good: in a Modelfile"
+        return f"in the conversation: /set parameter {word} VALUE; or use a Modelfile"
     return suggest(option, known, page)
 
 

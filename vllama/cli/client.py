@@ -162,7 +162,7 @@ class Client:
                             "the port: ss -ltnp",
                         ) from error
                     case ConnectionError():
-                        fault = "it closes the connection"
+                        fault = "it closed the connection"
                     case _:
                         fault = "it does not speak HTTP"
         if fault:
@@ -246,7 +246,7 @@ def _make_tls_error(url: str, error: SSLError) -> ServerUnreachable:
         return ServerUnreachable(
             f"cannot trust the server at {url}: {error.verify_message}",
             hint="specify a trusted certificate: SSL_CERT_FILE=FILE; the certificate "
-            "must be made for the name in OLLAMA_HOST",
+            "must be valid for the name in OLLAMA_HOST",
         )
     reason = (error.reason or "handshake failed").replace("_", " ").lower()
     return ServerUnreachable(
@@ -310,7 +310,7 @@ def _object(line: bytes) -> Reply:
     value = _parse(line)
     if not isinstance(value, dict):
         raise VllamaError(
-            "the server does not speak Ollama's API",
+            "the server does not support Ollama's API",
             hint="check OLLAMA_HOST, or the host and port in the config file",
         )
     if "error" in value:

@@ -10,7 +10,7 @@ from vllama import config
 from vllama.base.errors import BadRequest, VllamaError
 from vllama.cli.output import say_aside, show_warning
 from vllama.config import Config
-from vllama.config.address import is_loopback
+from vllama.config.address import is_loopback, reachable_host
 
 if TYPE_CHECKING:
     from vllama.base.servers import RunningServer
@@ -40,7 +40,7 @@ def connect(settings: Config | None = None) -> Client:
 
 def local_library(settings: Config) -> Library:
     """Open the models on this disk; note it if the server is on another machine."""
-    if not is_loopback(settings.host) and settings.host not in ("0.0.0.0", "::"):
+    if not is_loopback(reachable_host(settings.host)):
         say_aside(f"these are this machine's models, not those of {settings.url}")
     config.prepare_environment()
     from vllama.models.library import open_library
@@ -56,9 +56,10 @@ def change_models(settings: Config) -> Iterator[list[str]]:
     Raises BadRequest if every server that responds refuses.
     """
     from vllama.base.servers import CHANGES, find_servers
-    from vllama.cli.client import Client
 
     def post(server: RunningServer, body: Mapping[str, object]) -> None:
+        from vllama.cli.client import Client  # needed only if a server runs
+
         url, key, file = server.url, server.secret, server.certificate
         with Client(url, key=key, limit_s=ASK_LIMIT_S, certificate=file) as client:
             client.post(CHANGES, body)

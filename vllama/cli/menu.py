@@ -119,7 +119,7 @@ def choose_agent() -> list[str]:
         if is_made_for(tool, places.system) and program(tool, places)
     ]
     if not options:
-        say_aside("No coding agent is installed here; vllama launch lists those that it knows.")
+        say_aside("No coding agent is installed here; vllama launch lists those that it supports.")
         return []
     tool = ask("Which tool?", [*options, BACK])
     model = choose_model() if tool else ""

@@ -6,7 +6,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from vllama.base.units import format_ago, format_bytes_decimal, format_load, parse_rfc3339
+from vllama.base.units import (
+    format_ago,
+    format_bytes_decimal,
+    format_load,
+    format_parameter_count,
+    parse_rfc3339,
+)
 
 COLUMNS = ("NAME", "ID", "SIZE", "MODIFIED", "FORMAT", "QUANT", "STORE")
 """Ollama's four first: scripts count on them."""
@@ -85,8 +91,6 @@ def _projector(info: Mapping[str, object]) -> list[Row]:
 
 
 def _count(value: object) -> str:
-    from vllama.models.headers.info import format_parameter_count
-
     return format_parameter_count(value) if isinstance(value, int) else ""
 
 

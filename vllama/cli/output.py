@@ -128,9 +128,13 @@ def show_table(
 
 def show_json(value: object) -> None:
     """Print a value for programs."""
-    import msgspec
+    say(json.dumps(value, indent=2, ensure_ascii=False, default=_to_builtins))
 
-    say(json.dumps(msgspec.to_builtins(value), indent=2, ensure_ascii=False))
+
+def _to_builtins(value: object) -> object:
+    import msgspec  # most values need it not
+
+    return msgspec.to_builtins(value)
 
 
 def show_json_line(value: object) -> None:

@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING
 
-from vllama.base.setting import Setting
-from vllama.config.folders import (
+from vllama.base.folders import (
     OLLAMA_SERVICE_DIR,
     default_lmstudio_dirs,
     default_models_dir,
     keys_file,
 )
+from vllama.base.setting import Setting
 from vllama.config.load import default_file, find_config_file, load
 from vllama.config.settings import BY_FIELD, SETTINGS, Config
 

@@ -42,7 +42,7 @@ def save_text(
                 )
             draft.replace(path)
     except ConfigError as error:
-        hint = f'your edit is saved in "{draft}": open the file again and add it there'
+        hint = f'your changes are saved in "{draft}": open the file again and add them there'
         message = error.message if keep else error.message.replace(str(draft), str(path))
         raise ConfigError(message, hint=hint if keep else None) from None
     finally:

@@ -89,7 +89,7 @@ class EngineSettings:
         effect=RESTART,
     )  # fmt: skip
     resume: Annotated[int, kinds.number(0, 10)] = setting(
-        "maximum resumes of a response after engine crashes; 0: never", 2, flag=True, remote=True
+        "times to resume a response after engine crashes; 0: never", 2, flag=True, remote=True
     )
     models: Models = setting(
         'settings of models, by name or pattern: tables [models."NAME"]', (),
@@ -100,11 +100,11 @@ class EngineSettings:
         foreign="OLLAMA_GO_TEMPLATE", effect=RESTART,
     )  # fmt: skip
     flash_attention: kinds.Auto[bool] = setting(
-        "flash attention; auto: where it works", foreign="OLLAMA_FLASH_ATTENTION", effect=LOAD,
+        "flash attention; auto: if it works", foreign="OLLAMA_FLASH_ATTENTION", effect=LOAD,
         remote=True,
     )  # fmt: skip
     kv_cache_type: kinds.Auto[kinds.KvCacheType] = setting(
-        "number format of the KV cache; fit: q8_0 where f16 does not fit on the GPU",
+        "number format of the KV cache; fit: q8_0 if f16 does not fit on the GPU",
         example="q8_0", foreign="OLLAMA_KV_CACHE_TYPE", effect=LOAD, remote=True,
     )  # fmt: skip
     inspect: bool = setting(

@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 from vllama.base.errors import ConfigError
+from vllama.base.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.base.kinds import write_value
 from vllama.base.setting import ENV_PREFIX, Setting, TableError
 from vllama.base.spelling import find_similar
 from vllama.base.toml_lines import find_line, write_keys
 from vllama.config.address import Address, parse_address
-from vllama.config.folders import default_config_dir, default_data_dir, default_hf_home
 from vllama.config.removed import (
     ELSEWHERE,
     find_present,

@@ -15,7 +15,7 @@ from vllama.base.spelling import find_similar, suggest
 from vllama.base.toml_lines import write_keys
 
 RAY = "list the nodes with 'vllama serve --node http://HOST:11434', or in the setting nodes"
-RANKS = "a GGUF has rpc; start vLLM across machines by its own launcher, and add '--upstream URL'"
+RANKS = "for a GGUF, use rpc; for vLLM, use its own launcher, and add '--upstream URL'"
 BACKUP = "stop the server and archive its folders with tar; see docs/guide/backup.md"
 BISECT = "replay a request with each: 'vllama replay ID --engine NAME --set KEY=VALUE'"
 DRAFT_AUTO = 'specify the model: draft = "qwen3:0.6b"'

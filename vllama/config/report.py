@@ -37,7 +37,7 @@ class SettingRow(Struct, frozen=True, kw_only=True):
     default: Annotated[str, says("default value")]
     help: Annotated[str, says("description")]
     effect: Annotated[Effect, says("time when a change of the config file takes effect")]
-    needs_restart: Annotated[bool, says("true if a change needs a restart")]
+    needs_restart: Annotated[bool, says("true if a change requires a restart")]
     group: Annotated[str, says("topic of the setting")]
     changeable: Annotated[bool, says("true if `PATCH /api/config` may change it")]
     schema: Annotated[Mapping[str, Any], says("JSON Schema of its values")]
@@ -46,7 +46,7 @@ class SettingRow(Struct, frozen=True, kw_only=True):
 class Settings(Struct, frozen=True):
     """The settings in effect, and the config file."""
 
-    file: Annotated[str, says("path of the config file; empty without one")]
+    file: Annotated[str, says("path of the config file; empty if there is none")]
     refused: Annotated[str, says("reason why the config file is not in effect; empty if it is")]
     settings: Annotated[list[SettingRow], says("all settings")]
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Annotated
 
 from vllama.base import kinds
+from vllama.base.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.base.setting import Effect, Setting, list_declared, setting
 from vllama.config import address
 from vllama.config.engine_settings import EngineSettings
-from vllama.config.folders import default_data_dir, default_hf_home, default_models_dir, keys_file
 from vllama.config.parse import Captures, Folders, Groups, ListeningAddress, Registry, Upstreams
 
 Aliases = Annotated[tuple[tuple[str, str], ...], kinds.table("name=model", kinds.Name)]
@@ -38,7 +38,7 @@ class ServerSettings:
         "port to listen on; 0: any free port", 11434, flag=True, effect=RESTART
     )
     picker_port: Annotated[int, kinds.number(0, 65535)] = setting(
-        "port for the metrics of endpoint pickers, without a key; 0: none", 0, example="9400",
+        "port for metrics of endpoint pickers, served without a key; 0: none", 0, example="9400",
         flag=True, effect=RESTART,
     )  # fmt: skip
     watch: bool = setting(
@@ -117,7 +117,7 @@ class SourceSettings:
         "API key for the upstreams", example="sk-…", flag=True, secret=True
     )
     nodes: tuple[kinds.NodeUrl, ...] = setting(
-        "vllama servers whose models this server offers too; dns+URL finds all behind a name", (),
+        "vllama servers whose models this server also offers; dns+URL: all behind a name", (),
         example="http://10.0.0.5:11434", flag=True,
     )  # fmt: skip
     node_key_file: kinds.File | None = setting(
@@ -133,11 +133,11 @@ class SourceSettings:
         effect=RESTART,
     )  # fmt: skip
     allow_registry: tuple[Registry, ...] = setting(
-        "only hosts allowed for pulls, such as huggingface.co", (),
+        "the only hosts allowed for pulls, such as huggingface.co", (),
         example="huggingface.co", flag=True,
     )  # fmt: skip
     models_file: kinds.File | None = setting(
-        "file with names of models to download, one per line, whenever it changes",
+        "file with models to download whenever it changes, one name per line",
         example="/etc/vllama/models", flag=True,
     )  # fmt: skip
     max_blob_size_bytes: kinds.AutoOrZero[kinds.Size] = setting(
@@ -191,7 +191,7 @@ class OutputSettings:
         factory=lambda: default_data_dir() / "run", effect=RESTART,
     )  # fmt: skip
     nohistory: bool = setting(
-        "do not save the history of prompts", False, foreign="OLLAMA_NOHISTORY", effect=COMMANDS
+        "do not save prompt history", False, foreign="OLLAMA_NOHISTORY", effect=COMMANDS
     )
     debug: bool = setting("log details", False, flag=True, foreign="OLLAMA_DEBUG", remote=True)
     capture: Captures = setting(

@@ -117,7 +117,7 @@ class GpuUse(msgspec.Struct, frozen=True, kw_only=True):
 
     use: Annotated[float | None, says("fraction of time that the GPU was busy, 0 to 1")]
     temperature_c: Annotated[float | None, says("temperature in degrees Celsius")]
-    power_w: Annotated[float | None, says("watts")]
+    power_w: Annotated[float | None, says("power draw, in watts")]
 
 
 class MachineUse(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,7 +171,7 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The full state at the start of a stream; topics that were not subscribed to are absent."""
 
     time: Annotated[float, says("creation time, in Unix seconds")]
-    version: Annotated[str, says("vllama version")]
+    version: Annotated[str, says("version of vllama")]
     models: Annotated[list[ModelRow] | None, says("loaded, loading and failed models")] = None
     requests: Annotated[list[RequestRow] | None, says("queued and running requests")] = None
     ended: Annotated[list[EndedRow] | None, says("most recent finished requests")] = None

@@ -57,7 +57,7 @@ class RerankBody(OwnFields):
     ] = None
     texts: Annotated[
         Annotated[list[str], msgspec.Meta(min_length=1)] | None,
-        says("texts to rank; the field of text-embeddings-inference"),
+        says("texts to rank, as sent by text-embeddings-inference clients"),
     ] = None
     top_n: Annotated[_Count | None, says("number of documents to return")] = None
     top_k: Annotated[_Count | None, says("alias for `top_n`")] = None

@@ -117,7 +117,7 @@ def environments(places: SearchPaths, names: Collection[str]) -> Iterator[Findin
             is_python = (folder / "pyvenv.cfg").exists()
             lost = f"its Python ({get_python(folder).resolve()})" if is_python else "its programs"
             yield failure(
-                f"the environment of {folder.name} has lost {lost}",
+                f"the environment of {folder.name} is missing {lost}",
                 f"recreate it: {away}, then {again}",
             )
 

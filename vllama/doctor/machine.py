@@ -135,7 +135,7 @@ def cuda_against_wheels(
 def ram(platform: Platform) -> Iterator[Finding]:
     """Tell how much memory is free, and who holds most where it is little."""
     free, total = free_ram_bytes(), platform.ram_total_bytes
-    text = f"{size(free)} of {size(total)} RAM are free"
+    text = f"{size(free)} of {size(total)} RAM is free"
     holders = _name_rows(_ram_holders())
     if total and free < LITTLE_RAM * total:
         yield warning(f"{text}; {holders}", "close programs, or unload: vllama stop MODEL")
@@ -150,7 +150,7 @@ def gpu_memory(platform: Platform, ask: Callable[[], Held]) -> Iterator[Finding]
         yield skip("no GPU with dedicated memory")
     held = ask() if cards else {}  # a driver that does not answer is asked once only
     for gpu in cards:
-        free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} of GPU {gpu.index} are free"
+        free = f"{size(gpu.free_bytes)} of {size(gpu.total_bytes)} of GPU {gpu.index} is free"
         on_it = {pid: by[gpu.index] for pid, by in held.items() if gpu.index in by}
         holders = _name_rows((_name(pid), pid, bytes_) for pid, bytes_ in on_it.items())
         taken = gpu.total_bytes - gpu.free_bytes

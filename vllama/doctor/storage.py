@@ -96,7 +96,7 @@ def find_unused(folders: Mapping[Path, str]) -> Iterator[Finding]:
     """Tell which folders (path → content) of removed features are left, with their sizes."""
     here = [folder for folder in folders if folder.is_dir()]
     if not here:
-        yield ok("no files of removed features")
+        yield ok("no files from removed features")
     for folder in here:
         stored = sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
         yield warning(
@@ -117,7 +117,7 @@ def disks(folders: Mapping[str, Path]) -> Iterator[Finding]:
     for device, home in places.items():
         usage = shutil.disk_usage(home)
         what = ", ".join(dict.fromkeys(shared[device]))
-        text = f"{size(usage.free)} of {size(usage.total)} are free for {what} ('{home}')"
+        text = f"{size(usage.free)} of {size(usage.total)} is free for {what} ('{home}')"
         if usage.free < NONE_LEFT_BYTES:
             yield failure(text, "free some space: vllama list, vllama rm MODEL")
         elif usage.free < LOW_BYTES:

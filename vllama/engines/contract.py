@@ -157,7 +157,7 @@ def _check_attribute(adapter: object, name: str) -> str:
     if right and item_kind is not None:
         right = all(isinstance(item, item_kind) for item in value)
     if right and name in ("name", "title"):
-        right, words = bool(value), "a string that is not empty"
+        right, words = bool(value), "a non-empty string"
     if right and name == "name":
         words = "of lower-case letters, digits, '.', '_' and '-'"
         right = re.fullmatch(NAME_PATTERN, value) is not None

@@ -136,7 +136,7 @@ class LoadReport:
         """
         for gpu in (gpu for gpu in gpus if gpu.is_remote):
             if not any(name.endswith(f"[{gpu.bus}]") for name in self.gpu_bytes):
-                cause = f"the engine's log does not say that it uses {gpu.name}"
+                cause = f"the engine's log does not show that it uses {gpu.name}"
                 return Diagnosis(cause=cause, fault=Fault.REMOTE)
         if not self.vram_bytes:
             remedy = REMEDY if "insufficient" not in self.problem else "update the driver"

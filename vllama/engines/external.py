@@ -125,8 +125,8 @@ class External(Engine):
     def preference(self, platform: Platform) -> tuple[int, str]:
         """Come first where an upstream is given: it serves the models that it lists."""
         if any(each.is_listed for each in self.upstreams):
-            return 200, "given as an upstream"
-        return (1, "used in a fallback") if self.upstreams else (0, "no upstream is set")
+            return 200, "specified as an upstream"
+        return (1, "used as a fallback") if self.upstreams else (0, "no upstream is set")
 
     def attach(self, bundle: Bundle | None = None) -> tuple[tuple[Endpoint, ...], str]:
         """Return the endpoints that have a model, and the path that tells whether one answers."""

@@ -173,7 +173,7 @@ def measure_offer(offer: Offer, environ: Mapping[str, str] | None = None) -> Off
         return offer
     size, notes = found.size_bytes, [wheels.note]
     if found.usual_torch:
-        notes.append("PyTorch's own index cannot be reached: its usual build may be larger")
+        notes.append("PyTorch's own index cannot be reached: the default build may be larger")
     usual, more = wheels.disk_bytes, size - wheels.download_bytes
     # what is more than usual are CUDA's libraries, which wheels hardly compress (2.0 GB are 2.4)
     changed = replace(
@@ -335,7 +335,7 @@ def check_disk_space(chosen: Offer) -> None:
     if free < wanted:
         raise DiskFull(
             f"cannot install {chosen.engine.title}: it needs {format_bytes_decimal(wanted)}, and "
-            f"{format_bytes_decimal(free)} are free at '{home}'",
+            f"{format_bytes_decimal(free)} is free at '{home}'",
             hint="free some space, or set data_dir to another disk",
         )
 

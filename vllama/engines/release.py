@@ -183,7 +183,7 @@ def _explain_status(response: StreamedResponse, version: str) -> str:
         known = reset.isascii() and reset.isdigit() and len(reset) <= _TIME_DIGITS
         at = f" until {time.strftime('%H:%M', time.localtime(int(reset)))}" if known else ""
         return f"{find_place(response)} rejects further requests{at} (rate limit)"
-    return f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
+    return f"{find_place(response)} returned {response.status} {response.reason}".rstrip()
 
 
 def _choose_asset(release: Release, name: str, tested: str | None) -> Asset:
@@ -236,7 +236,7 @@ def _receive(
             raise RequestFailed(f"the server returned {response.status}")
         if response.status not in (200, 206):
             raise _Unusable(
-                f"{find_place(response)} answers {response.status} {response.reason}".rstrip()
+                f"{find_place(response)} returned {response.status} {response.reason}".rstrip()
             )
         part = response.headers.get("content-range", f"bytes {done}-")
         if response.status == 206 and not part.startswith(f"bytes {done}-"):

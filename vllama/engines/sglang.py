@@ -49,7 +49,7 @@ FAILURES = make_patterns(
 )  # fmt: skip
 JAX_FAILURES = make_patterns(
     (r"LogitsProcessor\.__call__\(\) missing",
-     "this release of SGLang-JAX cannot run the model (a bug in it)",
+     "this release of SGLang-JAX cannot run the model, because of a bug",
      "update it, or use another engine", Fault.ARCHITECTURE),
 )  # fmt: skip
 RECIPE = Recipe(

@@ -194,7 +194,7 @@ def _decide_numbers(a: Reading, b: Reading) -> tuple[Verdict, str]:
     if apart == 0:
         return Verdict.SAME, "the responses are identical"
     if apart <= CLOSE_NUMBERS:
-        return Verdict.NOISE, f"the numbers differ by {apart:.2g} of the largest at most"
+        return Verdict.NOISE, f"the numbers differ by at most {apart:.2g} of the largest"
     return (
         Verdict.DIFFERENT,
         f"the numbers differ by {apart:.2g} of the largest (rounding is at most {CLOSE_NUMBERS:g})",

@@ -18,7 +18,6 @@ from pathlib import Path
 import msgspec
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
-from vllama.chat.templates.go_template_prompt import parse_go_template
 from vllama.models.companions import (
     check_adapter,
     check_draft,
@@ -81,6 +80,8 @@ def create(library: Library, recipe: NewModel, tell: Tell = lambda status: None)
     if bundle.template == (info.chat_template or BARE_TEMPLATE):
         bundle = replace(bundle, template=None)  # what `show --modelfile` gave: the model's own
     if bundle.template and bundle.template != base.template:
+        from vllama.chat.templates.go_template_prompt import parse_go_template  # no copy has one
+
         parse_go_template(bundle.template)
     own = {*list_model_files(*base.adapters, base.draft)}
     files = [file for file in base.files if file not in own]

@@ -18,7 +18,6 @@ from __future__ import annotations
 import errno
 import os
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -169,16 +168,15 @@ def _one_name(name: str) -> str:
     return name
 
 
-def iterate_repositories(cache_dir: Path) -> Iterator[HubRepo]:
-    """Iterate over the model repositories of a cache."""
+def list_repositories(cache_dir: Path) -> list[str]:
+    """Return the ids of the model repositories of a cache."""
     rest_on(cache_dir)
     try:
-        names = sorted(path.name for path in cache_dir.iterdir())
+        names = sorted(os.listdir(cache_dir))  # noqa: PTH208 - of thousands no paths
     except OSError:
-        return
-    for name in names:
-        if name.startswith(_PREFIX):
-            yield HubRepo(cache_dir, name[len(_PREFIX) :].replace("--", "/"))
+        return []
+    cut = len(_PREFIX)
+    return [name[cut:].replace("--", "/") for name in names if name.startswith(_PREFIX)]
 
 
 def find_repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
@@ -188,4 +186,5 @@ def find_repository(cache_dir: Path, hub_id: str) -> HubRepo | None:
     if exact.root.is_dir():
         return exact
     wanted = hub_id.lower()
-    return next((r for r in iterate_repositories(cache_dir) if r.hub_id.lower() == wanted), None)
+    found = next((each for each in list_repositories(cache_dir) if each.lower() == wanted), None)
+    return HubRepo(cache_dir, found) if found else None

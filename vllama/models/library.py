@@ -12,12 +12,14 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cache, lru_cache, partial
+from typing import Any
 
 from vllama.base.errors import BadModelFile, BadRequest, InvalidModelRef, ModelNotFound, VllamaError
 from vllama.base.spelling import find_similar
+from vllama.base.units import rfc3339_local
 from vllama.models.aliases import check_aliases
 from vllama.models.disk import list_model_files
-from vllama.models.lookup import Entry, Watch, rest_on
+from vllama.models.lookup import HINT_AGE_S, Entry, Watch, rest_on
 from vllama.models.names.ref import CloudDisabled, Kind, ModelRef, add_default_tag, is_cloud
 from vllama.models.remote import Remote, make_missing_path_error
 from vllama.models.settings import NOTHING, ModelSettings, ModelsSettings, is_pattern
@@ -68,7 +70,8 @@ class Library(StoredModels):
         with Watch() as watch:
             bundle = self._find(name)
             if bundle is None:
-                raise self._make_missing_error(name, may_pull=may_pull)
+                with Watch(max_age_s=HINT_AGE_S):
+                    raise self._make_missing_error(name, may_pull=may_pull)
             return self.make_entry(self._configure(bundle, name), watch)
 
     def make_entry(self, bundle: Bundle, watch: Watch) -> Entry:
@@ -247,6 +250,44 @@ def _list_spellings(names: Sequence[str]) -> Mapping[str, str]:
         for key in (f"{here.plain}:{here.tag}", here.plain, here.model):
             keys.setdefault(key.lower(), name)
     return keys
+
+
+def describe_models(library: Library) -> dict[str, Any]:
+    """Return all models, the newest first, and those that are left out."""
+    asked = library.names.index_asked()
+    found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
+    skipped = [
+        {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}
+        for one in library.list_skipped()
+    ]
+    return {
+        "models": [_describe(library, one, asked.get(one.name.lower(), [])) for one in found],
+        "skipped": skipped,
+    }
+
+
+def _describe(library: Library, bundle: Bundle, asked: Sequence[str]) -> dict[str, Any]:
+    quant = bundle.quant
+    if not quant:
+        with contextlib.suppress(VllamaError):  # it is listed all the same
+            quant = library.info(bundle).quant
+    return {
+        "name": bundle.name,
+        "model": bundle.name,
+        "digest": bundle.digest,
+        "size": bundle.size_bytes,
+        "modified_at": rfc3339_local(bundle.modified_s),
+        "format": str(bundle.format),
+        "quantization_level": quant,
+        "details": {"format": str(bundle.format), "quantization_level": quant},
+        "store": bundle.store,
+        "path": str(bundle.path),
+        "files": [str(path) for path in bundle.files],
+        "hub_id": bundle.hub_id,
+        "revision": bundle.revision,
+        "asked_as": asked,
+        "base": bundle.base,
+    }
 
 
 def open_library(settings: ModelsSettings) -> Library:

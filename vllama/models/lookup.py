@@ -6,6 +6,7 @@ file is edited, replaced or removed, or when a file in the folder comes, goes or
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
 MAX_PATHS = 500  # a look-up that rests on more is never reused; a signature takes 1 to 2 µs
 FRESH_NS = 2_000_000_000  # changes in one tick of a file system look alike; FAT's takes 2 s
+HINT_AGE_S = 2.0  # of a list that only hints are made of
 
 
 Signature: TypeAlias = tuple[int, int, int, int] | None
@@ -41,13 +43,14 @@ def sign(path: str | Path) -> Signature:
 class Watch:
     """The signatures of the paths of a look-up, which runs inside a `with` block.
 
-    With more than `max_paths` it never holds.
+    With more than `max_paths` it never holds. It is content with others that held `max_age_s` ago.
     """
 
-    def __init__(self, max_paths: int = MAX_PATHS) -> None:
+    def __init__(self, max_paths: int = MAX_PATHS, max_age_s: float = 0.0) -> None:
         self.signed: dict[str, Signature] = {}
         self._others: list[Watch] = []  # that it rests on, so that they hold
-        self._max_paths = max_paths
+        self._max_paths, self._max_age_s = max_paths, max_age_s
+        self._held_s = -math.inf
         self._began_ns = time.time_ns()
         self._is_exact = False  # not before it has ended
 
@@ -60,14 +63,19 @@ class Watch:
         latest_ns = max((each[3] for each in self.signed.values() if each), default=0)
         is_settled = latest_ns < self._began_ns - FRESH_NS
         self._is_exact = is_settled and len(self.signed) <= self._max_paths
+        self._held_s = time.monotonic()
 
     def holds(self) -> bool:
         """Return whether the same look-up would have the same result now."""
-        return self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values()))
+        now_s = time.monotonic()
+        if self._is_exact and all(map(eq, map(sign, self.signed), self.signed.values())):
+            self._held_s = now_s
+            return True
+        return False
 
     def rests_on(self, other: Watch) -> bool:
         """Return whether it rests on another look-up, which held a moment ago."""
-        return other in self._others
+        return other in self._others or time.monotonic() - other._held_s < self._max_age_s
 
     def rest_on(self, other: Watch) -> None:
         """Rest on all that another look-up rests on, too."""

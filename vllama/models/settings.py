@@ -71,15 +71,13 @@ class ModelSettings:
         example="[0, 1]", effect=LOAD,
     )  # fmt: skip
     rpc: tuple[table_kinds.RpcServer, ...] | None = setting(
-        "RPC servers of llama.cpp that share it; no encryption, no keys: trusted networks only",
+        "llama.cpp RPC servers that share it; without encryption or keys: trusted networks only",
         example='["10.0.0.5:50052"]', effect=LOAD,
     )  # fmt: skip
     kv_cache_type: kinds.KvCacheType | None = setting(
         "number format of the KV cache", example='"q8_0"', effect=LOAD
     )
-    strict: bool | None = setting(
-        "fail to load instead of trying another plan or the CPU", effect=LOAD
-    )
+    strict: bool | None = setting("fail instead of trying another plan or the CPU", effect=LOAD)
     inspect: bool | None = setting(
         "let requests collect activations and steer the model; slower", effect=LOAD
     )
@@ -89,7 +87,7 @@ class ModelSettings:
     keep_alive_s: kinds.Duration | None = setting(
         "time to keep an idle model loaded; negative: forever", example='"30m"'
     )
-    pin: bool | None = setting("keep the model loaded, whatever requests specify")
+    pin: bool | None = setting("keep the model loaded, regardless of requests")
     preload: bool | None = setting("load the model when the server starts", effect=Effect.RESTART)
     priority: Annotated[int, kinds.number(-1000, 1000)] | None = setting(
         "models with a lower priority are unloaded first", example="10"
@@ -104,7 +102,7 @@ class ModelSettings:
         "parameters that override those of requests", example="{ top_k = 20 }"
     )
     strip: tuple[kinds.Name, ...] | None = setting(
-        "parameters that are removed from requests", example='["seed"]'
+        "parameters to remove from requests", example='["seed"]'
     )
     system: str | None = setting("default system prompt", example='"You are brief."')
     pass_fields: tuple[table_kinds.PassedField, ...] | None = setting(

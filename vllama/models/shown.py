@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from vllama.base.units import rfc3339_local
 from vllama.dialects.ollama.answer_types import Tensor
-from vllama.models.headers.info import build_details, build_model_info, read_projector_info
+from vllama.models.headers.info import (
+    build_details,
+    build_model_info,
+    describe_template,
+    read_projector_info,
+)
 from vllama.models.modelfile import (
     BARE_TEMPLATE,
     format_modelfile,
@@ -15,6 +22,9 @@ from vllama.models.modelfile import (
     list_parameters,
 )
 from vllama.models.types import Bundle, Capability, ModelInfo
+
+if TYPE_CHECKING:
+    from vllama.models.library import Library
 
 LAYER = re.compile(r"blk\.(\d+)\.")
 ALWAYS = ("details", "model_info", "modified_at")  # what is shown even if it is empty
@@ -44,6 +54,23 @@ def describe_model(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[st
         "requires": bundle.requires,
     }
     return {name: value for name, value in shown.items() if value or name in ALWAYS}
+
+
+def describe_to_owner(library: Library, bundle: Bundle, *, verbose: bool) -> dict[str, Any]:
+    """Return the description, and details for this machine's user only. Raises BadModelFile."""
+    info = library.info(bundle)
+    shown = {
+        **msgspec.to_builtins(describe_model(bundle, info, verbose=verbose)),
+        "details": msgspec.to_builtins(build_details(bundle, info)),
+        "path": str(bundle.path),
+    }
+    if not verbose:
+        shown.pop("tensors", None)
+    if bundle.revision:
+        shown["revision"] = bundle.revision
+    if words := describe_template(bundle, info):
+        shown["vllama"] = {"template": words}
+    return shown
 
 
 def list_capabilities(info: ModelInfo | None) -> list[str]:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from vllama.base import private
 from vllama.models.aliases import find_hub_alias
 from vllama.models.disk import list_model_files, lock_data
-from vllama.models.hub_cache import iterate_repositories
+from vllama.models.hub_cache import list_repositories
 from vllama.models.lookup import rest_on, sign
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.resolve.matching import QUANTIZERS, explain_name_mismatch, rank_publisher
@@ -127,8 +127,8 @@ class StoredModels:
         if base is None or ref.revision is not None:  # others have no such revision
             return []
         last = len(QUANTIZERS) if known else 0
-        repos = iterate_repositories(self.settings.hf_cache_dir)
-        ids = [repo.hub_id for repo in repos if repo.hub_id.lower() != base.lower()]
+        repos = list_repositories(self.settings.hf_cache_dir)
+        ids = [hub_id for hub_id in repos if hub_id.lower() != base.lower()]
         fit = [i for i in ids if rank_publisher(base, i) <= last]
         fit = [i for i in fit if explain_name_mismatch(base, i) is None]
         fit.sort(key=lambda hub_id: rank_publisher(base, hub_id))
@@ -223,7 +223,14 @@ class PulledNames:
 
     def list_asked(self, shown: str) -> list[str]:
         """Return the names by which what is shown as `shown` was pulled, in full, lower case."""
-        return [name for name, pair in self._read().items() if pair[0].lower() == shown.lower()]
+        return self.index_asked().get(shown.lower(), [])
+
+    def index_asked(self) -> dict[str, list[str]]:
+        """Return the names by which models were pulled, by the shown ones in lower case."""
+        asked: dict[str, list[str]] = {}
+        for name, (shown, _) in self._read().items():
+            asked.setdefault(shown.lower(), []).append(name)
+        return asked
 
     def forget(self, shown: str, bundle: str) -> bool:
         """Forget a shown name of a bundle; tell whether others of it are left."""

@@ -32,7 +32,7 @@ class EngineRow(Struct, frozen=True, kw_only=True):
     where: Annotated[str | None, says("environment of the engine")]
     path: Annotated[str | None, says("path of the program")]
     offloads: Annotated[bool | None, says("true if this build supports a GPU")]
-    preference: Annotated[int, says("preference on this machine; the highest wins")]
+    preference: Annotated[int, says("preference on this machine; the highest is chosen")]
     suits: Annotated[bool, says("true if it can be chosen automatically")]
     reason: Annotated[str, says("reason for or against it")]
     missing: Annotated[str | None, says("reason why it is not installed")]

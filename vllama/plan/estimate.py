@@ -303,7 +303,7 @@ def layers(
         return 0, f"all layers on the CPU{', ' if wanted else ''}{wanted}: {why}"
     if not gpus:
         assert asked is not None
-        return asked, f"no GPU was found, {wanted}: the engine decides where the layers go"
+        return asked, f"no GPU was found, {wanted}: the engine decides where to place the layers"
     backend = choice.installation.backend
     where = f"the GPU ({backend})" if backend else "the GPU"
     if facts.platform.of(Vendor.APPLE):

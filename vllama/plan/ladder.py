@@ -91,7 +91,7 @@ def make_first_plan(
         return make_first_plan(replace(facts, relief=relief), bundle, info, need, forms)
     except NotEnoughMemory as error:
         plan, _, estimate = draft_plan(facts, bundle, info, need)
-        cause = f"it takes {estimate.needed} of {estimate.kind}, {estimate.usable} usable"
+        cause = f"it needs {estimate.needed} of {estimate.kind}, {estimate.usable} usable"
         diagnosis = Diagnosis(cause=cause, fault=Fault.MEMORY)
         refused = Failed(plan=plan, message=error.message, diagnosis=diagnosis)
         others = forms()
@@ -161,7 +161,7 @@ def iterate_steps(facts: Facts, last: Failed, forms: Sequence[Form]) -> Iterator
     parts = plan.memory.gpu_parts
     if memory and parts and not relief.room:
         room = {pool: size - size // LESS for pool, size in parts.items()}
-        yield step("a fifth less on each GPU", replace(relief, room=room))
+        yield step("a fifth less memory on each GPU", replace(relief, room=room))
     # each kind once, before one of them a second time
     if may_shorten and relief.max_context is None:
         yield shorten

@@ -43,7 +43,7 @@ def keep_named(facts: Facts, model: str) -> Facts:
     if absent := [index for index in named if index not in here]:
         raise NoPlan(
             f"cannot put '{model}' on GPU {absent[0]}: no such GPU",
-            hint=f"use some of {', '.join(map(str, sorted(here)))} (gpus in the config file)",
+            hint=f"choose from {', '.join(map(str, sorted(here)))} (gpus in the config file)",
         )
     remote = (gpu for gpu in platform.accelerators if gpu.is_remote)
     gpus = (*remote, *(here[index] for index in named))
@@ -137,7 +137,7 @@ def keep_conversations(
         shares = engine.saves_slots and restores and need.mode is Mode.CHAT
         return Kept(facts.share_dir if shares else None, cache_bytes)
     if not restores:
-        why = "it has sliding windows or a state"
+        why = "it has sliding windows or recurrent layers"
         return Kept(None, cache_bytes, f"its conversations are not stored on disk: {why}")
     size = format_bytes_decimal(facts.settings.cache_disk_bytes)
     words = f"conversations are stored on disk: up to {size} for all models"

@@ -111,8 +111,9 @@ class Gateway(Starting):
 
     async def describe_model(self, name: str) -> dict[str, Any]:
         """Return a model for the audit log; nothing if there is none."""
-        with suppress(VllamaError):
-            return {"digest": (await self.catalog.bundle(name)).digest}
+        with suppress(VllamaError):  # by `search`: a missing one needs no hint
+            found = await executors.disk.run(self.catalog.library.search, name)
+            return {"digest": found.digest} if found else {}
         return {}
 
     @property

@@ -128,7 +128,7 @@ async def forward_to_node(gateway: Gateway, request: Request, running: RunningRe
             running.resumed += 1
         forward = answer or Forward(request, name_client(running.access))
         try:
-            with show_life(gateway, request, given, streams=asked.streams(route.dialect)):
+            with show_life(gateway, request, given, streams=asked.streams(route)):
                 stored = await _send(
                     gateway, node, forward, running, model, body, may_move and has_other
                 )
@@ -196,6 +196,8 @@ def refuse_away(nodes: Nodes, given: str, only: Names | None, lost: Mapping[str,
     }
     away |= lost
     if not away:
+        if why := nodes.find_name_trouble(model):
+            raise Busy(f"cannot use '{given}' now: {why}", retry_after_s=LOST_RETRY_S)
         return
     name, reason = next(iter(away.items()))
     told = f"only node '{name}' {'has' if only is None else 'may serve'} it, and {reason}"

@@ -17,6 +17,7 @@ from vllama.routes.openai import models as openai_models
 from vllama.routes.route import Dialect, Handler, Route, RouteKind
 from vllama.routes.server import (
     changes,
+    commands,
     health,
     keys,
     logs,
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
     from vllama.routes.context import Starting
 
 _MODULES = (
-    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes, changes),
+    *(health, ui, metrics, state, settings, keys, logs, planning, search, nodes, changes, commands),
     *(models, create, cloud, tokens, chat, embeddings),
     *(openai_models, openai_chat, responses, anthropic, scores, media, engine, batches),
 )

@@ -264,7 +264,7 @@ class Admission:
                 make_memory_error(name, entry.needs, decision.available, alone=alone)
             )
             return
-        self._make_room(decision, f"room for {name}: {decision.reason}")
+        self._make_room(decision, f"evicted for {name}: {decision.reason}")
         for other in list(table.instances.values()):
             if str(other.key) in decision.retire:
                 reason = f"its time slice is over and {name} is waiting"

@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from vllama.accounts.keys.key import FORWARDED
 from vllama.accounts.keys.limits import KeyLimits
 from vllama.accounts.usage.recorder import UsageRecorder
 from vllama.base import audit, executors
@@ -252,8 +253,11 @@ class Daemon:
             timeout=self._in_use.config.drain_timeout_s,
             return_when=asyncio.FIRST_COMPLETED,
         )
-        if gateway.running.list_requests():
+        if unfinished := gateway.running.list_requests():
             self._reporter.note("stopping unfinished responses")
+        for request in (running.request for running in unfinished):
+            if request.status and not request.done and request.header(FORWARDED):
+                request.fail()  # a head resumes it on another node
         drained.cancel()
         hurried.cancel()
 

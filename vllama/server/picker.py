@@ -40,7 +40,7 @@ async def serve_picker(gateway: Gateway, listener: socket.socket) -> None:
 
     async def respond(request: Request) -> None:
         if request.path != "/metrics":
-            request.text(404, "only /metrics is here")
+            request.text(404, "only /metrics is served here")
             return
         families = await collect(gateway)
         body, kind = await executors.codec.run(write_families, families, request.header(b"accept"))
@@ -58,9 +58,9 @@ async def collect(gateway: Gateway) -> Sequence[Metric]:
     def read(name: str) -> list[float]:
         return [one.value for family in shown if family.name == name for one in family.samples]
 
-    waiting = Gauge(WAITING, "Requests that wait for a model or an engine.")
-    running = Gauge(RUNNING, "Requests that an engine processes.")
-    cache = Gauge(CACHE, "Share of the KV cache that running requests use, from 0 to 1.")
+    waiting = Gauge(WAITING, "Requests waiting for a model or an engine.")
+    running = Gauge(RUNNING, "Requests being processed by an engine.")
+    cache = Gauge(CACHE, "Fraction of the KV cache in use by running requests, from 0 to 1.")
     in_engines = sum(read(WAITING))
     waiting.add((), sum(len(item.queue) for item in instances) + in_engines)
     running.add((), max(0, sum(item.leases for item in instances) - in_engines))

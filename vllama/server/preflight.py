@@ -162,7 +162,7 @@ def check_upstreams(config: Config) -> None:
             raise ConfigError(
                 f"cannot use '{upstream.root}' as an upstream or fallback: it is this server, and "
                 "requests would loop",
-                hint="use only the name for a model of this server",
+                hint="for a model on this server, use only its name",
             )
 
 

@@ -193,6 +193,8 @@ class LaunchSpec:
     after its end. The path of the folder is short enough for a socket in it. In `argv` and in the
     endpoint's `socket`, `SCRATCH` stands for it.
 
+    `silence` is the fault of a process that hangs or makes no progress while starting.
+
     A tree that takes more than `memory_limit_bytes`, without the files that it has mapped, is ended
     (Linux only; None: no limit).
     """
@@ -206,6 +208,7 @@ class LaunchSpec:
     grace: Grace = field(default_factory=Grace)
     stall_timeout_s: float | None = 300.0
     diagnose: Callable[[Exit], Diagnosis] = diagnose_plainly
+    silence: Fault | None = None
     hopeless: str | None = None
     fatal: str | None = None
     scratch_variables: tuple[str, ...] = ("TMPDIR",)

@@ -12,6 +12,7 @@ import logging
 import secrets
 import signal
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from vllama.base.clock import Clock
@@ -245,7 +246,9 @@ class SupervisedProcess(Status):
         ended = run.exit(stalled=stalled)
         diagnosis = run.spec.explain(ended)
         if self._hangs is not None and self._hangs.done():
-            diagnosis = Diagnosis(cause=self._hangs.result())
+            diagnosis = Diagnosis(cause=self._hangs.result(), fault=run.spec.silence)
+        elif stalled and diagnosis.fault is None:
+            diagnosis = replace(diagnosis, fault=run.spec.silence)
         self._history.record_end(ended, diagnosis)
         delay_s = None if stalled else self._find_delay(ended, diagnosis)
         if delay_s is None:

@@ -1,4 +1,4 @@
-/** Numbers, sizes and times as text. A value that is not known is shown as a dash. */
+/** Numbers, sizes, times and JSON as text. A value that is not known is shown as a dash. */
 
 const DASH = "–";
 const DECIMAL = ["B", "kB", "MB", "GB", "TB"];
@@ -33,7 +33,7 @@ export const count = (value) => (known(value) ? value.toLocaleString("en") : DAS
 
 /** @param {number | null} [value] */
 export const rate = (value) =>
-  known(value) ? (value < 100 ? value.toFixed(1) : value.toFixed(0)) : DASH;
+  known(value) && value < 100 ? value.toFixed(1) : count(value && Math.round(value));
 
 /** A duration in seconds: "0.21 s", "14 s", "3 min 5 s", "2 h 4 min". @param {number | null} [seconds] */
 export function duration(seconds) {
@@ -54,6 +54,15 @@ export function clock(time) {
 /** Seconds from now until a time (negative: it has passed), of Unix seconds or of a text. @param {number | string} time */
 export function secondsUntil(time) {
   return (typeof time === "number" ? time : Date.parse(time) / 1000) - Date.now() / 1000;
+}
+
+/** JSON in lines that can be read, and any other text unchanged. @param {string} text */
+export function indent(text) {
+  try {
+    return JSON.stringify(JSON.parse(text), null, 2);
+  } catch {
+    return text;
+  }
 }
 
 /** @param {number} number @param {string} noun */

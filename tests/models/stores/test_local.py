@@ -378,7 +378,7 @@ def test_a_blob_has_its_name_only_when_it_is_right(tmp_path: Path):
 def test_an_upload_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("vllama.models.stores.blobs.get_free_bytes", lambda path: 10**9)
     store = BlobStore(tmp_path / "blobs")
-    with pytest.raises(DiskFull, match=r"2 GB are needed and 1 GB are free"):
+    with pytest.raises(DiskFull, match=r"2 GB is needed and 1 GB is free"):
         store.writer("sha256:" + "0" * 64, 2 * 10**9)
     assert not (tmp_path / "blobs").exists()
 

@@ -654,13 +654,17 @@ async def test_a_server_that_stops_lets_requests_end() -> None:
 
     async with running(slow) as server:
         idle, _ = await server.open()
+        later, late = await server.open()
         reader, writer = await server.open()
         writer.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")
         await begun.wait()
         server.server.stop()
-        assert await idle.read() == b""
+        await asyncio.sleep(2 * serve_module.LAST_REQUESTS_S)
+        late.write(b"GET / HTTP/1.1\r\nhost: a\r\n\r\n")  # a proxy that has not heard of it
         go.set()
-        assert (await reader.read()).endswith(b"done")
+        for answer in (await reader.read(), await later.read()):
+            assert answer.endswith(b"done")
+        assert await idle.read() == b""
         await server.task
 
 

@@ -88,7 +88,7 @@ def test_models_are_loaded_evicted_and_crash(server: Server, stream: Stream) -> 
         for mark in stream.marks
         if (mark["kind"], mark["model"]) == ("evict", "plain:latest")
     )
-    assert reason.startswith("room for other:latest: ")
+    assert reason.startswith("evicted for other:latest: ")
     stream.until(lambda: stream.models["other:latest"]["expires_at"])
 
     running = json.loads(server.request("GET", "/api/ps", headers=SHOWS_KEY)[2])["models"]

@@ -38,19 +38,19 @@ class Group:
     """The limits of a group: those of all its keys together."""
 
     name: str = ""
-    rate: Annotated[Any, RATE] | None = setting("maximum requests per period", example='"600/min"')
+    rate: Annotated[Any, RATE] | None = setting("request limit per period", example='"600/min"')
     tokens: Annotated[Any, TOKENS] | None = setting(
-        "maximum tokens per day, month or minute", example='"100M/month"'
+        "token limit per day, month or minute", example='"100M/month"'
     )
     model_rate: Annotated[Any, MODEL_RATE] = setting(
-        "maximum requests per period, by model", (), example='{ "llama3.3:70b" = "60/min" }'
+        "request limit per period, by model", (), example='{ "llama3.3:70b" = "60/min" }'
     )
     model_tokens: Annotated[Any, MODEL_TOKENS] = setting(
-        "maximum tokens per period, by model", (), example='{ "qwen3:*" = "10M/day" }'
+        "token limit per period, by model", (), example='{ "qwen3:*" = "10M/day" }'
     )
     concurrent: kinds.Count | None = setting("maximum parallel requests", example="16")
     budget: Annotated[MoneyLimit, kinds.text("N/PERIOD", parse_budget)] | None = setting(
-        "maximum cost per day or month, by model prices", example='"50/month"'
+        "spending limit per day or month, by model prices", example='"50/month"'
     )
 
     @property

@@ -118,10 +118,10 @@ def format_count(count: int) -> str:
 
 
 class Scope(StrEnum):
-    """Permission of a key; `ADMIN` includes the others but `ENGINE`.
+    """Permission of a key; `ADMIN` includes all others except `ENGINE`.
 
-    `NODE` is for the head of a cluster: it may use, list, pull and delete models, and watch.
-    `ENGINE` opens the engines' own routes and fields.
+    `NODE` is for the head of a cluster: it may use, list, pull and delete models, and watch the
+    server. `ENGINE` opens the engines' own routes and fields.
     """
 
     INFER = "infer"

@@ -226,8 +226,8 @@ def need_completions(traits: Traits) -> None:
     """Raise CapabilityMissing if the engine has chats only."""
     if not traits.completes:
         raise CapabilityMissing(
-            "the engine of this model does not support completions of a finished prompt "
-            "(raw, suffix, context, a template): only chats"
+            "the engine of this model supports only chats, not completions of "
+            "a rendered prompt (raw, suffix, context, a template)"
         )
 
 

@@ -142,7 +142,7 @@ def make_function(tool: dict[str, Any], where: str, passed_over: list[str]) -> d
         form = form.get("grammar", form)  # Chat Completions nests it once more
         if isinstance(form, Mapping) and isinstance(form.get("definition"), str):
             passed_over.append(f"{where}.format")
-            text += f"\n\n`input` keeps to this {form.get('syntax')} grammar:\n{form['definition']}"
+            text += f"\n\n`input` follows this {form.get('syntax')} grammar:\n{form['definition']}"
     parameters = {"type": "object", "properties": {"input": {"type": "string"}}}
     function = {"name": custom.get("name") or "", "description": text.strip()}
     return {

@@ -225,11 +225,11 @@ SET_HELP = """\
 Available commands:
   /set parameter <name> <value>   Set a parameter, such as temperature 0.2
   /set system <text>              Set the system message
-  /set history, nohistory         Save prompts to the history, or not
-  /set wordwrap, nowordwrap       Wrap lines between words, or not
-  /set format json, noformat      Request JSON, or not
-  /set verbose, quiet             Show timings, or not
-  /set think [level], nothink     Enable thinking, or not
+  /set history, nohistory         Turn prompt history on or off
+  /set wordwrap, nowordwrap       Turn word wrap on or off
+  /set format json, noformat      Turn JSON output on or off
+  /set verbose, quiet             Turn timings on or off
+  /set think [level], nothink     Turn thinking on or off
 """
 PARAMETER_HELP = """\
 Available parameters:
@@ -255,8 +255,8 @@ Available commands:
   /show template     Show the chat template
 """
 SHORTCUTS = """\
-Ctrl + a, Ctrl + e   Go to the beginning or end of the line
-Alt + b, Alt + f     Go back or forward one word
+Ctrl + a, Ctrl + e   Move to the beginning or end of the line
+Alt + b, Alt + f     Move back or forward one word
 Ctrl + k, Ctrl + u   Delete to the end or beginning of the line
 Ctrl + w             Delete the word before the cursor
 Ctrl + l             Clear the screen

@@ -34,7 +34,7 @@ Examples:
   vllama batch batch_1a2b --cancel
 
 Each line is a request in the format of OpenAI's Batch API. Ctrl-C exits; the server continues
-the batch. The exit code is 0 if every request has a response, else 1; see
+the batch. The exit code is 0 if every request has a response, otherwise 1; see
 docs/guide/batches.md.
 """
 FORM = 'each line is {"custom_id": …, "method": "POST", "url": …, "body": {…}}'

@@ -40,7 +40,7 @@ def convert(
         OutputType | None,
         option(
             "--outtype",
-            "Output type of the converter; final without --quantize.",
+            "Output type of the converter; also the final type without --quantize.",
             case_sensitive=False,
         ),
     ] = None,
@@ -49,7 +49,7 @@ def convert(
     ] = None,
     mmproj: Annotated[
         bool | None,
-        option("--mmproj/--no-mmproj", "Make a projector for images. [if the model has vision]"),
+        option("--mmproj/--no-mmproj", "Create an image projector. [if the model has vision]"),
     ] = None,
     trust_remote_code: Annotated[
         bool, option("--trust-remote-code", "Run code from the model's repository.")

@@ -22,7 +22,7 @@ Examples:
   vllama doctor --json
   vllama engines doctor          start and check each engine
 
-The exit code is 1 if a check failed, else 0, also with warnings.
+The exit code is 1 if a check failed, otherwise 0, even with warnings.
 """
 
 MARKS = {"ok": "✓", "skipped": "-", "warning": "!", "failed": "✗"}

@@ -238,7 +238,7 @@ def install_one(
             "To switch, run the same command again."
         )
     if not ask_preference(engine, platform)[0]:
-        say_aside(f"it is used on request: vllama serve --engine {engine.name}")
+        say_aside(f"to use it: vllama serve --engine {engine.name}")
 
 
 def check_adapter(target: str) -> int:
@@ -246,7 +246,7 @@ def check_adapter(target: str) -> int:
     from vllama.engines.testing import check_engine, load_object
 
     findings = check_engine(load_object(target))
-    say(f"{target}: {len(findings)} problems" if findings else f"{target}: the adapter conforms")
+    say(f"{target}: {len(findings)} problems" if findings else f"{target}: no problems")
     for finding in findings:
         say(f"  {finding}")
     return 1 if findings else 0

@@ -115,7 +115,7 @@ def read_steering(text: str) -> dict[str, object]:
         number = math.nan
     if not (file and at and math.isfinite(number)):
         raise ConfigError(
-            f"cannot read '--steer {text}'", hint="the form is calm.safetensors@15=0.3"
+            f"cannot read '--steer {text}'", hint="use the form calm.safetensors@15=0.3"
         )
     wanted = read_layers(layers)
     return {"vector": read_vector(Path(file)), "layers": wanted, "strength": number}

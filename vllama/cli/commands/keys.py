@@ -28,7 +28,7 @@ Examples:
   vllama keys rotate ci              a new secret for the same key
   vllama keys rotate ci --overlap 24h     the old secret works for another day
   vllama keys revoke guest
-  vllama keys remove guest           remove the revoked key; its usage is kept
+  vllama keys remove guest           remove the revoked key, but not its usage
   vllama keys list
   vllama keys open                   accept requests without a key again
 
@@ -49,7 +49,7 @@ Name: TypeAlias = Annotated[str, argument("NAME", "Name of the key.", complete_k
 
 
 def list_keys(
-    prefix: Annotated[str, argument("PREFIX", "Start of the key names.", complete_key)] = "",
+    prefix: Annotated[str, argument("PREFIX", "Prefix of the key names.", complete_key)] = "",
     as_json: AsJson = False,
 ) -> None:
     """List the keys."""
@@ -59,16 +59,14 @@ def list_keys(
 with_limits = with_options(
     scope=Annotated[Many, option("--scope SCOPES", "Comma-separated: infer, read, admin, engine.")],
     models=Annotated[Many, option("--models GLOB", "Models, such as 'qwen3*'.")],
-    rate=Annotated[str | None, option("--rate N/PERIOD", "Maximum requests, such as 60/min.")],
-    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Maximum tokens, such as 1M/day.")],
-    model_rate=Annotated[
-        Many, option("--model-rate MODEL=N/PERIOD", "Maximum requests, by model.")
-    ],
+    rate=Annotated[str | None, option("--rate N/PERIOD", "Request limit, such as 60/min.")],
+    tokens=Annotated[str | None, option("--tokens N/PERIOD", "Token limit, such as 1M/day.")],
+    model_rate=Annotated[Many, option("--model-rate MODEL=N/PERIOD", "Request limits, by model.")],
     model_tokens=Annotated[
-        Many, option("--model-tokens MODEL=N/PERIOD", "Maximum tokens, by model.")
+        Many, option("--model-tokens MODEL=N/PERIOD", "Token limits, by model.")
     ],
     concurrent=Annotated[str | None, option("--concurrent N", "Maximum parallel requests.")],
-    budget=Annotated[str | None, option("--budget N/PERIOD", "Maximum cost, such as 50/month.")],
+    budget=Annotated[str | None, option("--budget N/PERIOD", "Spending limit, such as 50/month.")],
     trusts_user=Annotated[
         str | None, option("--trusts-user yes|no", "Trust the user named in a header.")
     ],
@@ -93,7 +91,7 @@ def change(name: Name, flags: Flags, as_json: AsJson = False) -> None:
 def rotate(
     name: Name,
     overlap: Annotated[
-        str | None, option("--overlap AGE", "Time that the old secret stays valid.")
+        str | None, option("--overlap AGE", "Time for which the old secret stays valid.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -214,9 +212,8 @@ def warn_of_other_server(settings: Config, secret: str) -> None:
         return
     except VllamaError as error:
         show_warning(
-            f"the server at {settings.url} does not accept the key: {error.message}; it may have "
-            f"another data folder than '{settings.data_dir}': set VLLAMA_DATA_DIR to that of the "
-            "server"
+            f"the server at {settings.url} does not accept the key: {error.message}; it may "
+            f"use a data folder other than '{settings.data_dir}': set VLLAMA_DATA_DIR to its folder"
         )
 
 

@@ -167,7 +167,7 @@ def _restore(tool: Integration, keeper: Keeper, *, yes: bool) -> int:
         say_aside(f"the settings of {tool.title} were not changed")
         return 0
     if keeper.state() == "changed since":
-        show_warning("The file was changed since; those changes will be lost.")
+        show_warning("The file has been changed since then; those changes will be lost.")
     _show_changes([change for change in undone if change.differs])
     require_agreement("Restore the previous configuration?", yes=yes)
     for copy in keeper.restore():

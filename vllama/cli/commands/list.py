@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
-from vllama.base.errors import VllamaError
-from vllama.base.units import format_bytes_decimal, rfc3339_local
+from vllama.base.units import format_bytes_decimal
 from vllama.cli.context import connect, load_settings, local_library
-from vllama.cli.model_view import COLUMNS, OPTIONAL_COLUMNS, make_rows
+from vllama.cli.model_output import show_models
 from vllama.cli.options import AsJson, argument, option
-from vllama.cli.output import say_aside, show_json, show_table
-from vllama.models.types import Bundle
-
-if TYPE_CHECKING:
-    from vllama.models.library import Library
-
+from vllama.cli.output import show_json, show_table
 
 EXAMPLES = """\
 \b
@@ -27,32 +21,18 @@ Examples:
 
 
 def list_models(
-    part: Annotated[str, argument("PART", "Part of the model names.")] = "",
+    part: Annotated[str, argument("PART", "Text in the model names.")] = "",
     nodes: Annotated[bool, option("--nodes", "List the models of all cluster nodes.")] = False,
     as_json: AsJson = False,
 ) -> None:
     """List installed models."""
-    wanted = part.lower()
     if nodes:
-        show_all_nodes(wanted, as_json=as_json)
+        show_all_nodes(part.lower(), as_json=as_json)
         return
     library = local_library(load_settings())
-    found = sorted(library.list(), key=lambda bundle: -bundle.modified_s)
-    entries = [_entry(library, one) for one in found if _is_called(library, one, wanted)]
-    skipped = [one for one in library.list_skipped() if wanted in one.name.lower()]
-    if as_json:
-        left_out = [
-            {"name": one.name, "store": one.store, "path": str(one.path), "reason": one.reason}
-            for one in skipped
-        ]
-        show_json({"models": entries, "skipped": left_out})
-        return
-    show_table(COLUMNS, make_rows(entries), OPTIONAL_COLUMNS)
-    if not entries:
-        none = f"No model's name contains '{part}'." if found and part else "No models installed."
-        say_aside(f"{none} Find one: vllama recommend")
-    for one in skipped:
-        say_aside(f"ignored: {one.name} ({one.store}, {one.path}): {one.reason}")
+    from vllama.models.library import describe_models
+
+    show_models(describe_models(library), part, as_json=as_json)
 
 
 def show_all_nodes(wanted: str, *, as_json: bool) -> None:
@@ -73,38 +53,3 @@ def show_all_nodes(wanted: str, *, as_json: bool) -> None:
         (row["name"], format_bytes_decimal(row["size"]), ", ".join(row["nodes"])) for row in shown
     ]
     show_table(("NAME", "SIZE", "NODES"), rows)
-
-
-def _is_called(library: Library, bundle: Bundle, part: str) -> bool:
-    """Tell whether a model's name, or one that it was pulled by, has `part` in it."""
-    asked = library.names.list_asked(bundle.name)
-    return any(part in name for name in (bundle.name.lower(), *asked))
-
-
-def _entry(library: Library, bundle: Bundle) -> dict[str, object]:
-    quant = bundle.quant or _quant(library, bundle)
-    return {
-        "name": bundle.name,
-        "model": bundle.name,
-        "digest": bundle.digest,
-        "size": bundle.size_bytes,
-        "modified_at": rfc3339_local(bundle.modified_s),
-        "format": str(bundle.format),
-        "quantization_level": quant,
-        "details": {"format": str(bundle.format), "quantization_level": quant},
-        "store": bundle.store,
-        "path": str(bundle.path),
-        "files": [str(path) for path in bundle.files],
-        "hub_id": bundle.hub_id,
-        "revision": bundle.revision,
-        "asked_as": library.names.list_asked(bundle.name),
-        "base": bundle.base,
-    }
-
-
-def _quant(library: Library, bundle: Bundle) -> str | None:
-    """Return the quantization that the file itself states, if its name does not."""
-    try:
-        return library.info(bundle).quant
-    except VllamaError:  # it is listed all the same
-        return None

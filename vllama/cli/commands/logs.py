@@ -31,7 +31,7 @@ EXAMPLES = """\
 \b
 Examples:
   vllama logs                            the server's log
-  vllama logs --all                      logs of all servers, such as verify's
+  vllama logs --all                      logs of all servers, such as those that verify starts
   vllama logs smollm2:135m               the latest start of the model's engine
   vllama logs smollm2:135m --attempt 3   an earlier start
   vllama logs smollm2:135m -f -n 50      the last 50 lines, then new ones
@@ -211,7 +211,7 @@ def _show_own(
 
     path = log_dir / OWN_LOG
     if not path.exists() and not follow:
-        raise ConfigError(f"no such file: '{path}'", hint="'vllama serve' has not run yet")
+        raise ConfigError(f"no such file: '{path}'", hint="start a server first: vllama serve")
     reader = Reader(path, line_bytes=OWN_LINE_BYTES)
     show = say if as_json else partial(_show_readable, named=port is None)
 

@@ -193,7 +193,7 @@ def show(result: Mapping[str, Any]) -> None:
                 (
                     row["device"],
                     f"{in_memory(row['takes_bytes'])} of {in_memory(row['usable_bytes'])} usable",
-                    f"{in_memory(row['total_bytes'])} in all",
+                    f"{in_memory(row['total_bytes'])} in total",
                 )
                 for row in result["devices"]
             ]),

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
-from vllama.base.units import format_ago, format_bytes_decimal, format_until, parse_rfc3339
+from vllama.base.units import format_ago, parse_rfc3339
 from vllama.cli.context import connect
-from vllama.cli.model_view import describe_load, has_prefix
+from vllama.cli.model_output import show_loaded
+from vllama.cli.model_view import has_prefix
 from vllama.cli.options import AsJson, argument, option
 from vllama.cli.output import say_aside, show_json, show_table
 
@@ -24,19 +24,9 @@ Examples:
   vllama ps --json
 """
 
-STATES = {
-    "loading": "Loading...",
-    "starting": "Loading...",
-    "backoff": "Restarting...",
-    "failed": "Failed",
-    "stopping": "Stopping...",
-}
-ELSEWHERE = "elsewhere"
-NO_ANSWER = "Not responding"  # vllama cannot restart an upstream
-
 
 def ps(
-    prefix: Annotated[str, argument("PREFIX", "Start of the model names.")] = "",
+    prefix: Annotated[str, argument("PREFIX", "Prefix of the model names.")] = "",
     requests: Annotated[
         bool, option("--requests", "List running and queued requests instead.")
     ] = False,
@@ -48,35 +38,7 @@ def ps(
             show_requests(client, prefix, as_json=as_json)
             return
         reply = client.get("/api/ps")
-    found, failed = (
-        [row for row in reply.get(kind) or [] if has_prefix(row, prefix)]
-        for kind in ("models", "failed")
-    )
-    if as_json:
-        show_json({"models": found} | ({"failed": failed} if failed else {}))
-        return
-    columns = [
-        column
-        for column in COLUMNS
-        if not column.field or any(column.field in row for row in found)
-    ]
-    cells = [[column.make_cell(row) for column in columns] for row in found]
-    going = sorted((column for column in columns if column.narrow), key=lambda one: one.narrow)
-    show_table([one.title for one in columns], cells, optional=[one.title for one in going])
-    for row in (*found, *failed):
-        if row.get("cause"):
-            say_aside(describe_cause(row))
-        if row.get("placement") and read_number(row, "size_vram"):
-            say_aside(f"{row['name']}: {row['placement']}")
-        if (kept := row.get("conversations")) and kept["count"]:
-            size = format_bytes_decimal(kept["size"])
-            many = "conversation" if kept["count"] == 1 else "conversations"
-            say_aside(
-                f"{row['name']}: {kept['count']} {many} on disk, {size}, restored {kept['hits']} "
-                f"{'time' if kept['hits'] == 1 else 'times'}"
-            )
-        if others := row.get("other_names"):
-            say_aside(f"{row['name']} shares its engine with {', '.join(others)}")
+    show_loaded(reply, prefix, as_json=as_json)
 
 
 def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
@@ -108,88 +70,3 @@ def show_requests(client: Client, prefix: str, *, as_json: bool) -> None:
         say_aside(
             f"{model}: {count} {'request waits' if count == 1 else 'requests wait'} for {reason}"
         )
-
-
-def describe_requests(model: Mapping[str, object]) -> str:
-    """Say how many requests run, how many can at once, and how many wait."""
-    if "requests" not in model:
-        return ""
-    # how many an upstream takes at once is its own affair
-    running = str(model["requests"])
-    if not is_remote(model):
-        running += f"/{model.get('slots', '?')}"
-    return f"{running}, {model['queued']} waiting" if model.get("queued") else running
-
-
-def describe_cause(row: Mapping[str, object]) -> str:
-    """Say why a model is not being served."""
-    text = f"{row.get('name')} ({row.get('state')}): {row['cause']}"
-    if hint := row.get("hint"):
-        text += f"; {hint}"
-    return text
-
-
-def is_remote(model: Mapping[str, object]) -> bool:
-    """Tell whether an upstream serves the model."""
-    details = model.get("details")
-    return isinstance(details, dict) and details.get("format") == "remote"
-
-
-def describe_processor(model: Mapping[str, object]) -> str:
-    """Say which processor holds a model, as Ollama does."""
-    size_bytes, vram_bytes = read_number(model, "size"), read_number(model, "size_vram")
-    if is_remote(model):
-        return ELSEWHERE
-    if vram_bytes == 0:
-        return "100% CPU"
-    if vram_bytes == size_bytes:
-        return "100% GPU"
-    if vram_bytes > size_bytes or size_bytes == 0:
-        return "Unknown"
-    cpu = int(100 * (size_bytes - vram_bytes) / size_bytes + 0.5)
-    return f"{cpu}%/{100 - cpu}% CPU/GPU"
-
-
-def describe_expiry(model: Mapping[str, object], now_s: float) -> str:
-    """Say when a model will be unloaded, or its state if it is not ready."""
-    if model.get("load"):
-        return f"Loading {describe_load(model)}"
-    if state := STATES.get(str(model.get("state", ""))):
-        return NO_ANSWER if is_remote(model) and state == STATES["backoff"] else state
-    try:
-        left_s = parse_rfc3339(str(model.get("expires_at", ""))) - now_s
-    except ValueError:
-        return "Never"
-    return "Stopping..." if left_s < 0 else format_until(left_s)
-
-
-def read_number(model: Mapping[str, object], name: str) -> int:
-    """Return a number of a row; 0 where it is missing."""
-    value = model.get(name)
-    return int(value) if isinstance(value, (int, float)) else 0
-
-
-class Column(NamedTuple):
-    """A column of the table: its title, and how a cell is made of a row of `/api/ps`.
-
-    Without `field` in any row it is left out: an Ollama's rows have only Ollama's own. `narrow` is
-    the order, from 1, in which columns go where the terminal is too narrow; 0: never.
-    """
-
-    title: str
-    make_cell: Callable[[Mapping[str, object]], str]
-    field: str = ""
-    narrow: int = 0
-
-
-COLUMNS = (  # Ollama's first: scripts count on them
-    Column("NAME", lambda model: str(model.get("name", ""))),
-    Column("ID", lambda model: str(model.get("digest", ""))[:12], narrow=1),
-    Column("SIZE", lambda model: format_bytes_decimal(read_number(model, "size")), narrow=4),
-    Column("PROCESSOR", describe_processor, narrow=2),
-    Column("CONTEXT", lambda model: str(model.get("context_length") or ""), narrow=3),
-    Column("UNTIL", lambda model: describe_expiry(model, time.time())),
-    Column("STATE", lambda model: str(model.get("state", "")), field="requests", narrow=5),
-    Column("REQUESTS", describe_requests, field="requests", narrow=6),
-    Column("NODE", lambda model: str(model.get("node", "")), field="node"),
-)

@@ -14,7 +14,7 @@ EXAMPLES = """\
 Examples:
   vllama recommend
   vllama recommend --for code
-  vllama recommend --gpu "RTX 3060" --ram 32GB     for a machine that is not here
+  vllama recommend --gpu "RTX 3060" --ram 32GB     for another machine
   vllama recommend --json
 """
 COLUMNS = ("MODEL", "GOOD FOR", "QUANT", "DOWNLOAD", "CONTEXT", "MEMORY", "RUNS ON")
@@ -70,7 +70,7 @@ def recommend(
     elif shown:
         verb = "pull" if EMBEDDINGS in shown[0].uses else "run"
         say_prose(f"To use the first one: vllama {verb} {shown[0].model}")
-    say_prose("MEMORY is what the model takes with the context length in CONTEXT.")
+    say_prose("MEMORY is the memory that the model needs at the context length in CONTEXT.")
     if any(row.fit == "slow" for row in shown):
         most = format_bytes_decimal(SLOW_BYTES)
         say_prose(f"Slow: the CPU reads more than {most} of RAM for each token.")

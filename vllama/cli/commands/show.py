@@ -6,10 +6,9 @@ from typing import Annotated
 
 from vllama.base.errors import ConfigError
 from vllama.cli.context import load_settings, local_library
+from vllama.cli.model_output import show_model
 from vllama.cli.options import AsJson, model_argument, option
-from vllama.cli.output import say, show_json
 from vllama.config.parse import whole_path
-from vllama.models.types import Bundle, ModelInfo
 
 EXAMPLES = """\
 \b
@@ -31,8 +30,6 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show the details of a model."""
-    from vllama.cli.model_view import format_sections, make_sections
-
     parts = {
         "license": license_,
         "modelfile": modelfile,
@@ -47,32 +44,7 @@ def show(
         )
     library = local_library(load_settings())
     bundle = library.find(whole_path(model)).bundle.without_settings()
-    shown = describe(bundle, library.info(bundle), verbose=verbose)
-    if as_json:
-        show_json(shown)
-    elif wanted:
-        say(str(shown.get(wanted[0]) or "").rstrip("\n"))
-    else:
-        for line in format_sections(make_sections(shown, verbose=verbose)):
-            say(line)
+    from vllama.models.shown import describe_to_owner
 
-
-def describe(bundle: Bundle, info: ModelInfo, *, verbose: bool) -> dict[str, object]:
-    """Return the response of `/api/show`, and details for this machine's user only."""
-    import msgspec
-
-    from vllama.models.headers.info import build_details, describe_template
-    from vllama.models.shown import describe_model
-
-    shown: dict[str, object] = {
-        **msgspec.to_builtins(describe_model(bundle, info, verbose=verbose)),
-        "details": msgspec.to_builtins(build_details(bundle, info)),
-        "path": str(bundle.path),
-    }
-    if not verbose:
-        shown.pop("tensors", None)
-    if bundle.revision:
-        shown["revision"] = bundle.revision
-    if words := describe_template(bundle, info):
-        shown["vllama"] = {"template": words}
-    return shown
+    shown = describe_to_owner(library, bundle, verbose=verbose)
+    show_model(shown, "".join(wanted), as_json=as_json, verbose=verbose)

@@ -126,7 +126,7 @@ AGENTS = (
         variables=_claude_variables,
         edits=_claude_edits,
         overrides=True,
-        after="every claude uses this server until 'vllama launch claude --restore'",
+        after="all claude sessions use this server until 'vllama launch claude --restore'",
     ),
     Integration(
         name="codex",
@@ -282,7 +282,7 @@ YAML_AGENTS = (
         args=("desktop",),
         edits=_hermes_desktop_edits,
         shares="hermes",
-        after="every hermes uses this server until 'vllama launch hermes-desktop --restore'",
+        after="all hermes sessions use this server until 'vllama launch hermes-desktop --restore'",
     ),
     Integration(
         name="dsh",

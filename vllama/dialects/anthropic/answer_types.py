@@ -81,7 +81,7 @@ class BlockStart(Struct, tag="content_block_start"):
     """The start of a content block."""
 
     index: int
-    content_block: Annotated[Block, says("the empty block")]
+    content_block: Annotated[Block, says("the empty content block")]
 
 
 class TextDelta(Struct, tag="text_delta"):
@@ -105,7 +105,7 @@ class SignatureDelta(Struct, tag="signature_delta"):
 class ArgumentsDelta(Struct, tag="input_json_delta"):
     """A delta of a tool call's arguments."""
 
-    partial_json: Annotated[str, says("a piece of the arguments' JSON")]
+    partial_json: Annotated[str, says("a fragment of the arguments' JSON")]
 
 
 class BlockDelta(Struct, tag="content_block_delta"):

@@ -34,7 +34,7 @@ class ToolCall(Struct):
 
 
 class AnswerMessage(Struct):
-    """A message of the model; in a stream, its next piece."""
+    """A message of the model; in a stream, its next chunk."""
 
     role: Annotated[str, says("always `assistant`")]
     content: str
@@ -75,13 +75,13 @@ class Generated(Struct, kw_only=True):
         Literal["stop", "length", "content_filter", "load", "unload"] | UnsetType,
         says("reason for the end of the response"),
     ] = UNSET
-    total_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
-    load_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    total_duration: Annotated[int | UnsetType, says("duration, in nanoseconds")] = UNSET
+    load_duration: Annotated[int | UnsetType, says("duration, in nanoseconds")] = UNSET
     prompt_eval_count: Annotated[int | UnsetType, says("prompt tokens")] = UNSET
     prompt_eval_cached_count: Annotated[int | UnsetType, says("cached prompt tokens")] = UNSET
-    prompt_eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    prompt_eval_duration: Annotated[int | UnsetType, says("duration, in nanoseconds")] = UNSET
     eval_count: Annotated[int | UnsetType, says("generated tokens")] = UNSET
-    eval_duration: Annotated[int | UnsetType, says("in nanoseconds")] = UNSET
+    eval_duration: Annotated[int | UnsetType, says("duration, in nanoseconds")] = UNSET
     logprobs: Annotated[
         list[GeneratedToken] | UnsetType, says("log probabilities of the tokens")
     ] = UNSET
@@ -115,8 +115,8 @@ class EmbedAnswer(Struct, omit_defaults=True):
 
     model: str
     embeddings: Annotated[Sequence[Vector], says("one embedding per input")]
-    total_duration: Annotated[int, says("in nanoseconds")] = 0
-    load_duration: Annotated[int, says("in nanoseconds")] = 0
+    total_duration: Annotated[int, says("duration, in nanoseconds")] = 0
+    load_duration: Annotated[int, says("duration, in nanoseconds")] = 0
     prompt_eval_count: Annotated[int, says("prompt tokens")] = 0
 
 

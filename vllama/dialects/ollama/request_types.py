@@ -373,7 +373,7 @@ class PlanBody(NamedBody):
     engine: str = ""
     context_length: Annotated[int, AT_MOST, says(minimum=LEAST["context_length"])] | None = None
     gpu_layers: Annotated[int, AT_MOST, says("-1: all", minimum=LEAST["gpu_layers"])] | None = None
-    strict: Annotated[bool, says("false: try other plans too")] | None = None
+    strict: Annotated[bool, says("false: also try other plans")] | None = None
     options: Annotated[Options, OPTIONS] = msgspec.field(default_factory=Options)
 
 

@@ -36,7 +36,7 @@ class Usage(Struct):
 
 
 class ChatFunction(Struct):
-    """A called function. Its arguments are a JSON string; a chunk has a piece of it."""
+    """A called function. Its arguments are a JSON string; a chunk has a fragment of it."""
 
     name: str | UnsetType | None = UNSET
     arguments: str | UnsetType | None = UNSET

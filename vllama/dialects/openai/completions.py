@@ -106,8 +106,8 @@ def parse_completion(body: Mapping[str, Any]) -> CompletionRequest:
     prompts = (given,) if isinstance(given, str) or isinstance(given[0], int) else tuple(given)
     if len(prompts) * n > MAX_TEXTS:
         raise BadRequest(
-            f"cannot make {len(prompts) * n} choices: the limit is {MAX_TEXTS}",
-            hint="split the prompts over several requests",
+            f"cannot generate {len(prompts) * n} choices: the limit is {MAX_TEXTS}",
+            hint="split the prompts across several requests",
         )
     logprobs = fit_field("logprobs", data.get("logprobs"))
     stop = data.get("stop")

@@ -216,6 +216,7 @@ class LlamaCpp(Engine):
             grace=self.grace,
             stall_timeout_s=settings.stall_timeout_s,
             diagnose=compile_failures((*lost, *self.failures)),
+            silence=Fault.REMOTE if settings.rpc else None,
         )
 
     def list_remote(self, installation: Installation, server: str) -> Sequence[Device]:

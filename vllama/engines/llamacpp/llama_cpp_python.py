@@ -58,7 +58,7 @@ RECIPE = Recipe(
             check=CHECK,
             download_bytes=100 * MIB,
             disk_bytes=300 * MIB,
-            note="it is compiled, which takes some 4 minutes on 2 cores",
+            note="it is compiled, which takes about 4 minutes on 2 cores",
         ),
     ),
 )

@@ -161,7 +161,7 @@ SOURCE = Wheels(
     compiled=True,
     download_bytes=80 * MIB,
     disk_bytes=300 * MIB,
-    note="the fastest option: compiled for this processor, some 5 minutes on 2 cores",
+    note="the fastest option: compiled for this processor, about 5 minutes on 2 cores",
 )
 RECIPE = Recipe(
     wheels=(

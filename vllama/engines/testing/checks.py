@@ -115,7 +115,7 @@ def check_launch(engine: Engine) -> Iterator[str]:
                 "pass it in a variable, or not at all"
             )
         if spec.argv[-len(USER_ARGUMENTS) :] != USER_ARGUMENTS:
-            yield "`launch` does not put `settings.extra_args` last, where they win"
+            yield "`launch` does not put `settings.extra_args` last, where they take precedence"
         if "MY_PASSWORD" in spec.env or spec.env.get("HOST") == USER_VARIABLES["HOST"]:
             yield (
                 "`launch` passes on the user's whole environment: use "
@@ -214,7 +214,7 @@ def check_traits(engine: Engine) -> Iterator[str]:
             if path is not None and not path.startswith("/"):
                 yield f"`traits` has the {field.name} '{path}': a path starts with '/'"
         if traits.roles is not None and (lacks := {"system", "user", "assistant"} - traits.roles):
-            yield f"`traits` does not take messages of the roles {', '.join(sorted(lacks))}"
+            yield f"`traits` does not accept messages with the roles {', '.join(sorted(lacks))}"
 
 
 def check_body(finish_body: Callable[[dict[str, Any]], object]) -> Iterator[str]:
@@ -251,14 +251,14 @@ def check_recordings(engine: Engine, recordings: Sequence[Recording]) -> Iterato
     for line, fault in COMMON_LINES:
         diagnosis = diagnose(Exit(code=1, output=("before", line, "after")))
         if diagnosis.fault is not fault:
-            yield f"'{line}' has the fault {diagnosis.fault}, not {fault}: '{diagnosis.cause}'"
+            yield f"'{line}' is diagnosed as {diagnosis.fault}, not {fault}: '{diagnosis.cause}'"
     for one in recordings:
         diagnosis = diagnose(Exit(code=one.code, output=one.lines))
         if one.cause not in diagnosis.cause:
             yield f"the recording of '{one.cause}' is diagnosed as '{diagnosis.cause}'"
         if (diagnosis.fault, diagnosis.retryable) != (one.fault, one.retryable):
             yield (
-                f"the recording of '{one.cause}' has the fault {diagnosis.fault} (retryable: "
+                f"the recording of '{one.cause}' is diagnosed as {diagnosis.fault} (retryable: "
                 f"{diagnosis.retryable}), not {one.fault} ({one.retryable})"
             )
 

@@ -139,7 +139,7 @@ class Vllm(Engine):
             if platform.os == "linux" and (gpus := platform.of(vendor)):
                 return suits, f"Linux with {gpus[0].name}"
         if platform.os == "linux" and platform.arch in ("x86_64", "aarch64"):
-            return 20, "Linux: its CPU build serves safetensors"
+            return 20, "its CPU build for Linux serves safetensors"
         return 0, "it needs Linux"
 
     def refuses(self, platform: Platform, info: ModelInfo) -> str | None:

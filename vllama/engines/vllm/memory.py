@@ -166,7 +166,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
     context = settings.context_length
     reasons = [f"{layout.describe()} of {len(request.platform.accelerators)}"]
     if len(group_equal(request.platform.accelerators)) > 1:
-        reasons[0] += ", which differ: a model is split only over equal GPUs"
+        reasons[0] += ", which differ: a model is split only across identical GPUs"
     if not request.context_asked and each:
         left = (room - need(layout.shards, 0)) * layout.shards // (2 if shared else 1)
         context, lowered = _shrink_context(context, left // each)
@@ -206,7 +206,7 @@ def _tune_gpus(request: TuningRequest) -> Tuning:
         f"{cache * layout.shards // max(1, each)} tokens of {each / 1024:.1f} KiB"
     )
     if spans_machines(args):
-        reasons.append("over several machines, as requested: only this machine's memory is counted")
+        reasons.append("across machines, as requested: only this machine's memory is counted")
     workers = max(1, len(layout.gpus) or min(layout.processes, len(gpus) or 1))
     return Tuning(
         settings=replace(

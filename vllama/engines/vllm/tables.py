@@ -143,10 +143,10 @@ FAILURES = make_patterns(
      "use a smaller --context-length or a smaller model, or assign more memory", Fault.MEMORY),
     (r"Free memory on device \S+ \(([\d.]+)/([\d.]+) GiB\) on startup is less than"
      r" desired GPU memory utilization",
-     "only {0} of the GPU's {1} GiB are free, less than planned",
+     "only {0} of the GPU's {1} GiB is free, less than planned",
      "free the GPU, or assign less: -- --gpu-memory-utilization 0.5", Fault.MEMORY),
     (r"Available memory on node \S+ \(([\d.]+)/([\d.]+) GiB\) on (?:startup|kv cache)",
-     "only {0} of the {1} GiB of its memory node are free, less than planned",
+     "only {0} of the {1} GiB of its memory node is free, less than planned",
      "use a smaller --context-length, or free memory", Fault.MEMORY),
     (r"max seq len \((\d+)\), \(?([\d.]+ \w+) KV cache is needed, which is larger than"
      r" the available KV cache memory \(([\d.]+ \w+)\)",
@@ -193,7 +193,7 @@ FAILURES = make_patterns(
         oldest=True,
     ),
     (r"EngineDeadError",
-     "its core ended without an error message: it was killed, or crashed in native code,"
+     "its core exited without an error message: it was killed, or crashed in native code,"
      " possibly because the system ran out of memory",
      "use a smaller --context-length or a smaller model, or free memory", None),
 )  # fmt: skip

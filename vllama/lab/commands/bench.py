@@ -250,6 +250,6 @@ def show(result: Mapping[str, Any], found: Sequence[Metric], names: Sequence[str
     rounds = f"{result['rounds']} rounds" if result["rounds"] > 1 else "1 round"
     say(f"Medians of {rounds}, responses of {result['tokens']} tokens, with different prompts.")
     if len(names) > 1:
-        say(f"RATIO is {OURS}'s value ÷ the other's in the same round: median [least … most].")
+        say(f"RATIO is {OURS}'s value ÷ the other's in the same round: median [min … max].")
     for remark in result["remarks"]:
         show_warning(remark)

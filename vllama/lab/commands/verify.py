@@ -36,7 +36,7 @@ Examples:
 
 Each engine runs in turn on a new server, and completes the same prompts with greedy sampling. The
 exit code is 0 if they agree, 1 if they do not, 3 if they cannot be compared. They agree if their
-probabilities do (--max-kl), or, where an engine returns none, their texts (--min-agreement).
+probabilities do (--max-kl), or, if an engine returns none, their texts (--min-agreement).
 """
 
 MAX_TOKENS = 32

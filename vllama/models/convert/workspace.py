@@ -77,7 +77,7 @@ def check_free_space(
     if need_bytes + RESERVE_BYTES > free:
         raise DiskFull(
             f"cannot {what}: it temporarily needs about {format_bytes_decimal(need_bytes)}, "
-            f"and {format_bytes_decimal(free)} are free at {folder}",
+            f"and {format_bytes_decimal(free)} is free at {folder}",
             hint="remove models with vllama rm, or use --output with a file on a larger disk",
         )
 

@@ -93,7 +93,7 @@ def check_space(place: BlobStorage, files: Sequence[SourceFile], what: str) -> N
     if need + min(1024**3, need // 20) > free:
         raise DiskFull(
             f"cannot download '{what}': it needs {format_bytes_decimal(need)}, "
-            f"and {format_bytes_decimal(free)} are free at {place.folder}",
+            f"and {format_bytes_decimal(free)} is free at {place.folder}",
             hint=_larger(place),
         )
 

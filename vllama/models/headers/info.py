@@ -17,6 +17,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from vllama.base.errors import BadModelFile, BadRequest
+from vllama.base.units import format_parameter_count
 from vllama.dialects.ollama.answer_types import ModelDetails
 from vllama.models.headers.chat_templates import (
     check_template_length,
@@ -263,18 +264,6 @@ def _hashable(value: object) -> LongArray | tuple[object, ...]:
     if isinstance(value, LongArray):
         return value
     return tuple(value) if isinstance(value, list) else ()
-
-
-def format_parameter_count(count: int | None) -> str:
-    """Write a parameter count as Ollama does (format.HumanNumber): `134.52M`, `3.2B`, `7B`."""
-    if count is None:
-        return ""
-    for unit, letter, digits in ((10**9, "B", 1), (10**6, "M", 2)):
-        if count >= unit:
-            number = count / unit
-            shown = f"{number:.0f}" if number.is_integer() else f"{number:.{digits}f}"
-            return shown + letter
-    return f"{count / 1000:.0f}K" if count >= 1000 else str(count)
 
 
 def build_details(bundle: Bundle, info: ModelInfo, *, lengths: bool = True) -> ModelDetails:

@@ -27,6 +27,7 @@ import re
 import unicodedata
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import lru_cache
 from pathlib import Path
 from urllib.parse import unquote
 
@@ -278,14 +279,20 @@ class ModelRef:
 
         Hub models are displayed with their host, so two segments are a namespaced local name.
         """
-        try:
-            return ModelRef.parse(name).candidates[0] in self.candidates
-        except InvalidModelRef:
-            return False
+        return read_canonical(name) in self.candidates
 
     def with_tag(self, tag: str) -> ModelRef:
         """Return the same hub or library name with another tag."""
         return replace(self, tag=tag)
+
+
+@lru_cache(maxsize=16_384)
+def read_canonical(name: str) -> str | None:
+    """Return the first canonical name of a text; None if it is no name."""
+    try:
+        return ModelRef.parse(name).candidates[0]
+    except InvalidModelRef:
+        return None
 
 
 def is_path(text: str) -> bool:

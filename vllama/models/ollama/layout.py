@@ -21,6 +21,7 @@ import contextlib
 import hashlib
 import ipaddress
 import logging
+import os
 import stat
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -90,22 +91,21 @@ class OllamaModels(BlobStorage):
 
     # -- manifests ----------------------------------------------------------------------------
 
-    def names(self, model: str = "*") -> Iterator[ModelRef]:
+    def names(self, model: str | None = None) -> Iterator[ModelRef]:
         """Yield the full names of all manifests, or of `model`'s, in order, spelled as in paths."""
-        any_case = "".join(f"[{c}{c.swapcase()}]" if c.isalpha() else c for c in model)
-        for path in self._list_manifests(any_case):
+        for path in self._list_manifests(model):
             try:
                 yield ModelRef.of_parts(*path.relative_to(self._manifests).parts)
             except InvalidModelRef:
                 note(show_path(path), "its path is not a valid model name", logging.INFO)
 
-    def _list_manifests(self, model: str = "*") -> Iterator[Path]:
-        rest_on(self._manifests)
-        for pattern in ("*", "*/*", f"*/*/{model}"):
-            rest_on(*self._manifests.glob(pattern))
-        for path in sorted(self._manifests.glob(f"*/*/{model}/*")):
-            if not any(part.startswith(".") for part in path.relative_to(self._manifests).parts):
-                yield path
+    def _list_manifests(self, model: str | None = None) -> list[Path]:
+        found = [self._manifests]
+        for wanted in (None, None, model and model.lower(), None):  # host, namespace, model, tag
+            rest_on(*found)
+            inside = [(folder, name) for folder in found for name in _list_names(folder)]
+            found = [folder / name for folder, name in inside if wanted in (None, name.lower())]
+        return sorted(found)
 
     def match_spelling(self, name: ModelRef) -> ModelRef:
         """Return a name in the spelling on disk, which may have another case."""
@@ -163,6 +163,13 @@ class OllamaModels(BlobStorage):
                 f"cannot change the models in {self.folder}: another process is changing them",
                 hint="try again when it has finished",
             ) from None
+
+
+def _list_names(folder: Path) -> list[str]:
+    """Return what is in a folder, but for hidden files; nothing for what is no folder."""
+    with contextlib.suppress(OSError):
+        return [name for name in os.listdir(folder) if not name.startswith(".")]  # noqa: PTH208
+    return []
 
 
 def _blob_paths(folder: Path, digest: str) -> tuple[Path, Path]:

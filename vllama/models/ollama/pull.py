@@ -286,8 +286,8 @@ class OllamaRegistry:
             )
         said = f"{status} {answer.reason}".rstrip()
         if status == 429 or status >= 500:
-            raise Transient(f"{self._cannot}: {self._host} answered {said}", hint="try again later")
-        raise SourceError(f"{self._cannot}: {self._host} answered {said}")
+            raise Transient(f"{self._cannot}: {self._host} returned {said}", hint="try again later")
+        raise SourceError(f"{self._cannot}: {self._host} returned {said}")
 
     @property
     def _cannot(self) -> str:

@@ -83,7 +83,7 @@ def rank_publisher(base: str, child: str, order: Iterable[str] = QUANTIZERS) -> 
 
 
 def guess_gguf_names(base: str) -> tuple[str, ...]:
-    """Return the ids that a GGUF form of `base` usually has, the maker's own first."""
+    """Return the ids that a GGUF version of `base` usually has, the maker's own first."""
     org, _, name = base.rpartition("/")
     stem = re.sub(r"-hf$", "", name)
     names = [f"{org}/{name}-GGUF" if org else f"{name}-GGUF"]

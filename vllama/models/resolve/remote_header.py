@@ -132,7 +132,7 @@ def _gguf_header(remote: _Remote) -> GgufHeader:
             # at least one step: the parser knows only its next piece, not the header's end
             wanted = max(error.at_least, len(data) + 1)
             if wanted > _LONGEST:
-                raise BadModelFile(f"cannot use '{remote.path}': its header has no end") from error
+                raise BadModelFile(f"cannot use '{remote.path}': its header is too long") from error
 
 
 def _safetensors(

@@ -205,7 +205,7 @@ class _Search:
                     child.hub_id, found, reason or explain_missing_variant(child, self._tag)
                 )
                 continue
-            taken = self._take(child, variant, found, f"a GGUF form of {base_id} by {whose}")
+            taken = self._take(child, variant, found, f"a GGUF version of {base_id} by {whose}")
             after = self._fit[self._fit.index(hub_id) + 1 if hub_id in self._fit else 0 :]
             why = f"{child.hub_id} is preferred"
             self._rest = tuple(Candidate(hub_id=i, found=LISTED, reason=why) for i in after)

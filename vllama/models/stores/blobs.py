@@ -105,10 +105,10 @@ class BlobStore:
     def _check_room(self, wanted_bytes: int) -> None:
         free = get_free_bytes(self.folder)
         if wanted_bytes + RESERVE_BYTES > free:
-            needs = f"{format_bytes_decimal(wanted_bytes)} are" if wanted_bytes else "more is"
+            needs = f"{format_bytes_decimal(wanted_bytes)} is" if wanted_bytes else "more is"
             raise DiskFull(
                 f"cannot store the file: {needs} needed and "
-                f"{format_bytes_decimal(free)} are free at {self.folder}",
+                f"{format_bytes_decimal(free)} is free at {self.folder}",
                 hint="remove a model: vllama rm NAME",
             )
 

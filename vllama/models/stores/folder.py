@@ -18,7 +18,7 @@ from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import is_mlx, is_model_folder
 from vllama.models.lookup import rest_on
 from vllama.models.names.quant import strip_quant
-from vllama.models.names.ref import Kind, ModelRef, path_stem
+from vllama.models.names.ref import Kind, ModelRef, path_stem, read_canonical
 from vllama.models.names.variants import (
     DEFAULT_LABEL,
     GgufGroup,
@@ -77,7 +77,8 @@ class FolderStore(Store):
         """Return the model at a path, or the listed model with that name."""
         if ref.kind is not Kind.PATH:
             listed = self.list() if len(ref.candidates) > 1 or ref.kind is not Kind.HUB else ()
-            return next((b for b in listed if ref.means(b.name)), None)
+            wanted = ref.candidates  # what `means` would find anew for each
+            return next((b for b in listed if read_canonical(b.name) in wanted), None)
         assert ref.path is not None  # by kind
         try:
             return _find_at_path(ref.path)

@@ -17,7 +17,7 @@ from vllama.base.errors import Busy
 from vllama.models.disk import is_file, list_files_below
 from vllama.models.headers.facts import look_below
 from vllama.models.headers.safetensors import list_weight_files
-from vllama.models.hub_cache import MAIN, HubRepo, find_repository, iterate_repositories
+from vllama.models.hub_cache import MAIN, HubRepo, find_repository, list_repositories
 from vllama.models.names.ref import Kind, ModelRef
 from vllama.models.names.variants import (
     DEFAULT_LABEL,
@@ -42,8 +42,8 @@ class HfCacheStore(RemovingStore):
 
     def read_all(self) -> Iterator[Bundle | Skipped]:
         """Yield the models of `main`, and of the revisions that were pulled by name."""
-        for repo in iterate_repositories(self._cache_dir):
-            yield from self._read(repo)
+        for hub_id in list_repositories(self._cache_dir):
+            yield from self._read(HubRepo(self._cache_dir, hub_id))
 
     def _read(self, repo: HubRepo) -> Iterator[Bundle | Skipped]:
         named = (None, *sorted(repo.revisions().keys() - {MAIN}))
@@ -66,8 +66,8 @@ class HfCacheStore(RemovingStore):
         if ref.kind is Kind.PATH:
             return None
         if ref.hub_id is None:  # an old repository without an organization: `gpt2`
-            ids = (repo.hub_id for repo in iterate_repositories(self._cache_dir))
-            old = (b for hub_id in ids if "/" not in hub_id for b in self.in_repository(hub_id))
+            ids = [each for each in list_repositories(self._cache_dir) if "/" not in each]
+            old = (b for hub_id in ids for b in self.in_repository(hub_id))
             return next((b for b in old if ref.means(b.name)), None)
         repo = find_repository(self._cache_dir, ref.hub_id)
         if repo is None:

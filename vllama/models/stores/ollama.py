@@ -77,7 +77,7 @@ class OllamaStore(RemovingStore):
         with map_removal_errors(bundle, hint), models.locked():
             return models.delete_manifest(name) + models.prune(find_digests(content))
 
-    def _list_names(self, model: str = "*") -> Iterator[tuple[OllamaModels, ModelRef]]:
+    def _list_names(self, model: str | None = None) -> Iterator[tuple[OllamaModels, ModelRef]]:
         return ((models, name) for models in self._places for name in models.names(model))
 
     def _find_manifest(self, bundle: Bundle) -> tuple[OllamaModels, ModelRef, bytes]:

@@ -38,9 +38,9 @@ OWN_FILES = 32  # of logs, databases and engines; each client may need another o
 SPARE_CLIENTS = 8  # beyond the most, so that they can be told
 SWEEP_S = 5.0
 REFUSALS_LOGGED_S = 1.0  # at most one line in this time: whoever floods the server floods no log
-# A stop closes idle connections only after this time, because a proxy may be sending a request on
-# one of them: it cannot know of the stop before the next answer on that connection says so.
-LAST_REQUESTS_S = 0.2
+# A stop closes idle connections only after this time without any request, because a proxy may be
+# sending one: it cannot know of the stop before the next answer on that connection says so.
+LAST_REQUESTS_S = 0.5
 LAST_HANDSHAKES_S = 0.02  # for the connections that had begun when new ones were refused
 DRAIN_STEP_S = 0.02
 LAST_ANSWERS_S = 1.0  # for requests to send their errors after the time to drain is over
@@ -258,11 +258,12 @@ class HttpServer:
 
     async def _drain(self) -> None:
         """Wait until all requests have ended, and close the connections that stay idle."""
-        stopped_s = time.monotonic()
+        busy_s = time.monotonic()
         while (unfinished := [one for one in self.clients if not one.finished]) or self._tasks:
-            idle_before_s = time.monotonic() - LAST_REQUESTS_S
+            now_s = time.monotonic()
+            busy_s = now_s if self._tasks else busy_s
             for client in unfinished:
-                if max(client.quiet_since_s, stopped_s) <= idle_before_s:
+                if max(client.quiet_since_s, busy_s) <= now_s - LAST_REQUESTS_S:
                     client.close_if_idle()
             if await wait_for(self._hurry, DRAIN_STEP_S):
                 return

@@ -156,7 +156,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     id: Annotated[str, says("capture ID, unique in all captures")]
     request_id: Annotated[str, says("the client's request ID, or the capture's")]
     received_at: Annotated[str, says("time of the request's arrival")]
-    vllama: Annotated[str, says("vllama version")]
+    vllama: Annotated[str, says("version of vllama")]
     client: str
     key: Annotated[str | None, says("name of the API key")]
     request: Annotated[RequestHead, says("request summary")]

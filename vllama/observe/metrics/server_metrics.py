@@ -120,8 +120,8 @@ class Metrics:
         )
         self.queue_refusals = Counter(
             "vllama_queue_refusals",
-            "Requests rejected because the queue of their model was full, or one of the "
-            'server (model="").',
+            "Requests rejected because the queue of their model, or a queue of the "
+            'server (model=""), was full.',
             by_model,
         )
         self.queue_refusals.add(("",), 0)
@@ -160,8 +160,8 @@ class Metrics:
         self.generation_tokens = Counter("vllama_generation_tokens", "Generated tokens.", by_model)
         self.estimated_tokens = Counter(
             "vllama_generation_tokens_estimated",
-            "Generated tokens, counted by estimate: the client disconnected, or the engine reports "
-            "no counts.",
+            "Generated tokens with an estimated count: the client disconnected, or the "
+            "engine reports no counts.",
             by_model,
         )
         self.usage = Counter(
@@ -171,8 +171,8 @@ class Metrics:
         )
         self.fallbacks = Counter(
             "vllama_fallbacks",
-            "Attempts of a model, or of a link of its fallback chain, that failed before the first "
-            "token, so that the next link was tried.",
+            "Attempts with a model, or with a link of its fallback chain, that failed "
+            "before the first token and led to the next link.",
             ("model", "link", "reason"),
         )
         self.node_errors = Counter(
@@ -223,7 +223,7 @@ class Metrics:
         self.download_bytes = Counter("vllama_download_bytes", "Bytes of models downloaded.")
         self.loop_lag = Histogram(
             "vllama_event_loop_lag_seconds",
-            "Event loop delay, sampled some 20 times per second.",
+            "Event loop delay, sampled about 20 times per second.",
             bounds=LAGS_S,
         )
         self.slow_callbacks = Counter(

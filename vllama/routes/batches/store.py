@@ -116,7 +116,7 @@ class BatchStore:
                 private.make_folder(self.folder)
                 lock.acquire(timeout=0)
             except Timeout:
-                self.obstacle = "another server uses this data folder; send them to that server"
+                self.obstacle = "another server uses this data folder; send batches to that server"
             except OSError as error:
                 self.obstacle = f"cannot write to the batch folder: {error.strerror or error}"
             else:

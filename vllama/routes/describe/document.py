@@ -42,9 +42,9 @@ _ERRORS = {dialect: type(dialect.make_error(VllamaError(""))) for dialect in Dia
 _MEANINGS = {
     200: "Done",
     201: "Stored",
-    202: "Begun",
-    301: "The path has another spelling",
-    307: "The path has another spelling",
+    202: "Started",
+    301: "Redirect to the usual spelling of the path",
+    307: "Redirect to the usual spelling of the path",
     400: "Invalid request",
     401: "An API key or an account is required",
     403: "Not allowed on this server",

@@ -22,7 +22,7 @@ from vllama.chat.engine.context import IMAGE_TOKENS, bound_traits, compute_answe
 from vllama.chat.request import ChatRequest, count_bytes
 from vllama.models.names.ref import DEFAULT_NAMESPACE, Kind, ModelRef
 from vllama.net.http.request import Request
-from vllama.routes.route import Dialect, Route
+from vllama.routes.route import Dialect, Route, RouteKind
 
 if TYPE_CHECKING:
     from vllama.chat.engine.traits import Traits
@@ -137,9 +137,10 @@ class Asked(Struct):
     previous_response_id: str | None = None
     stream: Any = None
 
-    def streams(self, dialect: Dialect) -> bool:
-        """Return whether a stream is wanted, which is the default of Ollama's API only."""
-        return bool(self.stream) or (self.stream is None and dialect is Dialect.OLLAMA)
+    def streams(self, route: Route) -> bool:
+        """Return whether a stream of tokens is wanted: the default of Ollama's API only."""
+        wanted = route.dialect is Dialect.OLLAMA if self.stream is None else bool(self.stream)
+        return wanted and route.stream is not None and route.kind is RouteKind.MODEL
 
 
 async def read_asked(request: Request, route: Route, body: bytes) -> Asked:

@@ -42,7 +42,7 @@ async def explain_refusal(gateway: Gateway, bundle: Bundle, error: VllamaError) 
     if model is None:
         return error
     outage = gateway.watch.find_outage(gateway.facts.found.find_servers(model)[0])
-    outage.message += f"; and here: {error.message}"
+    outage.message += f"; and on this server: {error.message}"
     return outage
 
 

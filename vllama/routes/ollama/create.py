@@ -217,7 +217,7 @@ async def copy(gateway: Gateway, request: Request) -> None:
 
 
 async def head_blob(gateway: Gateway, request: Request) -> None:
-    """Check whether a file is uploaded."""
+    """Check whether a file has been uploaded."""
     blobs = gateway.catalog.library.local.blobs
     here = await executors.disk.run(blobs.has, request.path.removeprefix(BLOBS))
     if here:

@@ -98,6 +98,11 @@ async def tags(gateway: Gateway, request: Request) -> None:
 
 async def ps(gateway: Gateway, request: Request) -> None:
     """List the loaded models."""
+    request.json(200, await list_loaded(gateway))
+
+
+async def list_loaded(gateway: Gateway) -> LoadedModels:
+    """Return the loaded models that the request may use."""
     await drop_old_names(gateway)
     await gateway.scheduler.measure(max_age_s=MEASURED_S)
     views = gateway.scheduler.list_models()
@@ -115,7 +120,7 @@ async def ps(gateway: Gateway, request: Request) -> None:
 
         rows += list_loaded_elsewhere(gateway)
     failed = [make_failed_row(o) for o in gateway.scheduler.list_failures() if may_use(o.name)]
-    request.json(200, LoadedModels(rows, failed))
+    return LoadedModels(rows, failed)
 
 
 async def read_loaded_elsewhere(gateway: Gateway, bundle: Bundle) -> dict[str, int]:

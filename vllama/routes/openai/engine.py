@@ -40,7 +40,7 @@ DOOR = "/engine"
 
 
 class EngineBody(Struct):
-    """A body for an engine; the fields are its own."""
+    """A request body for an engine, which defines the fields."""
 
     model: Model
 

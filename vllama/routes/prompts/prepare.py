@@ -218,8 +218,8 @@ class Turn:
             return make_chat_call(chat, self.sampling, traits)
         if chat.response_format is not None and not traits.formats_completions:
             raise BadRequest(
-                "cannot use 'format' with a finished prompt (raw, suffix, context or a template of "
-                "the request): this engine supports formats only in chats",
+                "cannot use 'format' with a rendered prompt (raw, suffix, context or a "
+                "template of the request): this engine supports formats only in chats",
                 hint="remove one of them, or use an engine that supports it, such as llama-server",
             )
         return make_completion_call(chat, prompt.sent, self.sampling, traits)

@@ -30,10 +30,15 @@ async def note_early(starting: Starting, request: Request) -> None:
     request.respond(200, b"", b"")
 
 
+def is_owner(starting: Starting, request: Request) -> bool:
+    """Tell whether this is a command of the data folder's owner."""
+    shown = request.header(b"authorization").encode(errors="replace")
+    return compare_digest(shown, f"Bearer {starting.owner_secret}".encode())
+
+
 async def read_removed(starting: Starting, request: Request) -> list[str] | None:
     """Return the names of removed models; None before the change. Raises NotFound, Forbidden."""
-    shown = request.header(b"authorization").encode(errors="replace")
-    if not compare_digest(shown, f"Bearer {starting.owner_secret}".encode()):
+    if not is_owner(starting, request):
         raise NotFound("cannot record changes: this server uses another data folder")
     removed: list[str] | None = decode_as(await request.body(), dict[str, list[str]]).get("removed")
     if removed is None and starting.guards.read_only:
@@ -45,5 +50,7 @@ async def read_removed(starting: Starting, request: Request) -> list[str] | None
 
 
 # the secret stands for a key
-_own: dict[str, Any] = {"keyless": True, "starting": note_early, "described": False}
-ROUTES = (server_route(f"POST {CHANGES}", note_changes, RouteKind.OPEN, **_own),)
+OWN: dict[str, Any] = {"keyless": True, "described": False}
+ROUTES = (
+    server_route(f"POST {CHANGES}", note_changes, RouteKind.OPEN, starting=note_early, **OWN),
+)

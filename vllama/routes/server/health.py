@@ -35,7 +35,7 @@ class Version(Struct, omit_defaults=True):
     """The versions of the Ollama API and of vllama."""
 
     version: Annotated[str, says("version of the Ollama API")]
-    vllama: Annotated[str, says("vllama version")] = ""
+    vllama: Annotated[str, says("version of vllama")] = ""
 
 
 class Liveness(Struct):

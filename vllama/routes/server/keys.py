@@ -33,12 +33,12 @@ class KeyBody(Struct, kw_only=True):
 
     scopes: Annotated[list[Scope], says("scopes of the key", minItems=1)] = []
     models: Annotated[list[str] | None, says("patterns of allowed model names")] = None
-    rate: Annotated[str | None, says("maximum requests per period, such as `60/min`")] = None
-    tokens: Annotated[str | None, says("maximum tokens per period, such as `1M/day`")] = None
-    model_rate: Annotated[list[str] | None, says("maximum requests: `MODEL=N/PERIOD`")] = None
-    model_tokens: Annotated[list[str] | None, says("maximum tokens: `MODEL=N/PERIOD`")] = None
+    rate: Annotated[str | None, says("request limit per period, such as `60/min`")] = None
+    tokens: Annotated[str | None, says("token limit per period, such as `1M/day`")] = None
+    model_rate: Annotated[list[str] | None, says("request limits: `MODEL=N/PERIOD`")] = None
+    model_tokens: Annotated[list[str] | None, says("token limits: `MODEL=N/PERIOD`")] = None
     concurrent: Annotated[Positive | None, says("maximum parallel requests")] = None
-    budget: Annotated[str | None, says("maximum cost per period, such as `50/month`")] = None
+    budget: Annotated[str | None, says("spending limit per period, such as `50/month`")] = None
     group: Annotated[str | None, says("group with shared limits")] = None
     trusts_user: Annotated[bool, says("trust the user in the header X-Forwarded-Email")] = False
     priority: Annotated[Positive | None, says("queue weight; 1 by default")] = None
@@ -54,7 +54,7 @@ class NewKeyBody(KeyBody, kw_only=True):
 class RotateBody(Struct):
     """A key rotation."""
 
-    overlap: Annotated[str, says("time that the old secret stays valid, such as `24h`")] = ""
+    overlap: Annotated[str, says("time for which the old secret stays valid, such as `24h`")] = ""
 
 
 class Keys(Struct):

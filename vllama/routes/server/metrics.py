@@ -143,7 +143,7 @@ class StateGauges:
         self.jobs_running = Gauge(
             "vllama_executor_jobs_running",
             "Running blocking jobs: disk (look-ups), storage (writing models), codec, "
-            "downloads, web and upkeep (the server's own); cpu: that have a process.",
+            "downloads, web and upkeep (the server's own); cpu: those in a process of their own.",
             ("executor",),
         )
         self.jobs_waiting = Gauge(

@@ -27,7 +27,7 @@ class NodeRow(Struct, kw_only=True):
     name: str
     state: Annotated[str, says("`up`, `draining` or `lost`")]
     trouble: Annotated[str, says("reason for the loss; empty unless lost")]
-    version: Annotated[str, says("vllama version")]
+    version: Annotated[str, says("version of vllama")]
     gpu_free: Annotated[int, says("free GPU memory, in bytes")]
     ram_free: Annotated[int, says("free RAM, in bytes")]
     models: Annotated[list[str], says("models on disk")]

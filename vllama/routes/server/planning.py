@@ -197,8 +197,8 @@ async def list_previews(gateway: Gateway, request: Request) -> None:
 async def list_fits(gateway: Gateway, request: Request) -> None:
     """List which models fit this machine and its free memory.
 
-    Computed from the headers read by `/api/tags`. `fit` is "partly" if a part of the
-    model, or all of it, is in RAM beside a GPU, and "later" if other programs use the memory.
+    Computed from the headers read by `/api/tags`. `fit` is "partly" if the machine has a GPU but
+    part or all of the model is in RAM, and "later" if other programs use the memory.
     """
     facts = gateway.facts
     platform = await executors.disk.run(with_free_memory, facts.platform)

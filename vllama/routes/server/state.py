@@ -53,8 +53,8 @@ class EndedRequests(Struct):
 class Day(Struct):
     """The last 24 hours by the minute."""
 
-    samples: Annotated[list[Sample], says("samples, the oldest first, without repeated ones")]
-    marks: Annotated[list[Mark], says("loads and evictions, the oldest first")]
+    samples: Annotated[list[Sample], says("samples, oldest first, without repeated ones")]
+    marks: Annotated[list[Mark], says("loads and evictions, oldest first")]
 
 
 class Streams(Struct):
@@ -106,7 +106,7 @@ async def stream_events(gateway: Gateway, request: Request) -> None:
 
 
 async def list_samples(gateway: Gateway, request: Request) -> None:
-    """List the samples of the last 24 hours, one a minute; the event stream has the last hour."""
+    """List the samples of the last 24 hours, one per minute; the event stream has the last hour."""
     since_s = time.time() - DAY_S
     samples = gateway.events.history.minutes.list_since(since_s)
     request.json(200, Day(samples, gateway.scheduler.marks.list_since(since_s)))

@@ -128,7 +128,7 @@ class SlotStore:
             self._lock.release()
             raise ConfigError(
                 f"cannot store {format_bytes_decimal(self._most_bytes)} of conversations: "
-                f"{format_bytes_decimal(free)} are free at '{self.folder}'",
+                f"{format_bytes_decimal(free)} is free at '{self.folder}'",
                 hint="set a smaller --cache-disk",
             )
         with suppress(OSError, ValueError, RecursionError):
@@ -287,7 +287,7 @@ class SlotStore:
     def _measure_disk(self) -> tuple[int, int]:
         """Return its bytes and the free ones; make a removed folder again. Raises OSError."""
         if not self.folder.exists():
-            log.warning("folder '%s' was removed: storing conversations anew", self.folder)
+            log.warning("folder '%s' was removed: creating a new one", self.folder)
             self._saved.clear()
             self._lock.release()
             private.make_folder(self.folder)

@@ -72,7 +72,7 @@ class Nodes:
             self._saved = msgspec.json.decode(file.read_bytes(), type=Saved)
         self._differing: set[str] = set()  # models that were logged to differ
         self._changed = asyncio.Event()
-        self._begun_s = time.monotonic()
+        self._changed_s = time.monotonic()
         self._known: dict[tuple[str, object], str] = {}  # by model and conversation, oldest first
 
     def use(self, urls: Iterable[str]) -> None:
@@ -99,6 +99,7 @@ class Nodes:
         for node in nodes:
             if not node.seen_s:
                 node.disk = self._saved.get(node.endpoint.url, {})
+        self._changed_s = time.monotonic()
         self._changed.set()
 
     async def run(self) -> None:
@@ -154,6 +155,8 @@ class Nodes:
         self._differing = {*differing}
         disks = {node.endpoint.url: node.disk for node in self.nodes.values()}
         lists = {url: dict(islice(disk.items(), MAX_SAVED)) for url, disk in disks.items()}
+        if self._list_unresolved():
+            lists = self._saved | lists
         if lists == self._saved:
             return
         self._saved, data = lists, msgspec.json.encode(lists)
@@ -214,12 +217,25 @@ class Nodes:
     def list_away(self, model: str) -> list[Node]:
         """Return the nodes that have the model, but are lost or drained.
 
-        Just after the start, if there are none, those that have not told yet what they have.
+        Just after a change of the nodes, if there are none, those that have not told their models.
         """
         away = [node for node in self.nodes.values() if not node.is_up or node.is_drained]
-        begins = time.monotonic() < self._begun_s + SILENT_S
-        unheard = [node for node in away if begins and not node.seen_s]
+        unheard = [node for node in away if self._begins and not node.seen_s]
         return [node for node in away if model in node.disk] or unheard
+
+    @property
+    def _begins(self) -> bool:
+        """True while nodes may not have told yet what they have."""
+        return time.monotonic() < self._changed_s + SILENT_S
+
+    def find_name_trouble(self, model: str) -> str:
+        """Return why no nodes are found behind a name if they may have a model, else ""."""
+        may_have = self._begins or any(model in disk for disk in self._saved.values())
+        return next(iter(self._list_unresolved()), "") if may_have else ""
+
+    def _list_unresolved(self) -> list[str]:
+        names = self.name_troubles.items()
+        return [f"no nodes are found at {url}: {why}" for url, why in names if not self._found[url]]
 
     def list_equal(self, model: str, node: Node, only: Names | None) -> list[str]:
         """Return which of the nodes `only` have the same model as a node."""

@@ -3,14 +3,14 @@
 import { count } from "../format.js";
 import { mayNotRead, state } from "../live/state.js";
 import { showError } from "../parts/notices.js";
+import { section } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 import { sortRows } from "./columns.js";
 import { hasMore, listEnded, readOlder } from "./ended-list.js";
 import { columnChoice, endedTable } from "./ended-table.js";
 import { saveCsv, saveJson } from "./export.js";
-import { coversWindow, figures } from "./figures.js";
-import { histograms } from "./histograms.js";
+import { coversWindow, figures, histograms } from "./figures.js";
 import { filterForm, filterRows, isFiltered, readFilter, writeFilter } from "./filters.js";
 import { queues } from "./queues.js";
 import { requestTable } from "./request-table.js";
@@ -49,12 +49,7 @@ class ActivityPage extends View {
     return html`
       <h1>Activity</h1>
       ${figures(rows, !hasMore())} ${queues()}
-      <section aria-labelledby="now-title">
-        <h2 id="now-title">Now <span class="muted">${requests.length}</span></h2>
-        ${requests.length
-          ? requestTable(requests)
-          : html`<p class="muted">No requests are running. Requests of all clients appear here.</p>`}
-      </section>
+      ${section("Now", requests.length ? requestTable(requests) : html`<p class="muted">No requests are running. Requests of all clients appear here.</p>`, requests.length)}
       ${this.ended(rows)}
       <usage-today></usage-today>
     `;
@@ -66,8 +61,7 @@ class ActivityPage extends View {
     const found = sortRows(filterRows(rows, this.filter), this.filter.sort);
     const set = (/** @type {Partial<Filter>} */ part) => this.setFilter({ ...this.filter, ...part }, true);
     const update = () => this.update();
-    return html`<section aria-labelledby="ended-title">
-      <h2 id="ended-title">Recent requests</h2>
+    return section("Recent requests", html`
       <div class="tools">${filterForm(rows, this.filter, set)} ${columnChoice(update)}
         <button aria-label="Export as CSV" title="Export as CSV" @click=${() => this.export(saveCsv)}>CSV</button>
         <button aria-label="Export as JSON" title="Export as JSON" @click=${() => this.export(saveJson)}>JSON</button></div>
@@ -76,7 +70,7 @@ class ActivityPage extends View {
         ? endedTable(found.slice(this.start, this.start + PAGE), this.filter.sort, (sort) => set({ sort }), update)
         : html`<p class="muted">No matching requests. <button @click=${() => this.setFilter({}, true)}>Show all</button></p>`}
       ${this.pages(found.length)}
-    </section>`;
+    `);
   }
 
   /** Return the steps to newer and older rows. @param {number} number */
@@ -106,9 +100,7 @@ class ActivityPage extends View {
   /** Show what a filter leaves; `written`: it is to stand in the address. @param {Partial<Filter>} filter */
   setFilter(filter, written = false) {
     if (written) writeFilter(filter);
-    this.filter = readFilter();
-    this.start = 0;
-    this.update();
+    this.change({ filter: readFilter(), start: 0 });
     if (isFiltered(this.filter)) this.readAll();
   }
 

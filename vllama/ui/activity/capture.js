@@ -1,5 +1,6 @@
 /** The bodies of a request that has ended, if the server captures them (docs/reference/captures.md). */
 
+import { indent } from "../format.js";
 import { showDialog } from "../parts/dialogs.js";
 import { showError } from "../parts/notices.js";
 import { ask, ServerError } from "../server.js";
@@ -36,7 +37,7 @@ export async function showCapture(id, update) {
       <request-replay .capture=${capture}></request-replay>
       <h3>Request</h3>
       <pre tabindex="0">${indent(readBody(request.body))}</pre>
-      <h3>Answer</h3>
+      <h3>Response</h3>
       ${texts.map(
         ({ name, text, cut }) => html`${name === "text" ? nothing : html`<h4>${name}</h4>`}
           <pre tabindex="0">${indent(text)}${cut ? "\n(token limit reached)" : nothing}</pre>`,
@@ -58,13 +59,4 @@ function readBody({ encoding, data, cut }) {
 /** @param {Capture["answer"]} answer */
 function readAnswer({ encoding, parts, cut }) {
   return readBody({ encoding, data: parts.map(([, data]) => data).join(""), cut });
-}
-
-/** Return JSON in lines that can be read, and any other text unchanged. @param {string} text */
-function indent(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 }

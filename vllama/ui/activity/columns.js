@@ -3,7 +3,7 @@
 import { clock, count, duration, rate } from "../format.js";
 import { nameModel } from "./filters.js";
 
-/** Each shows what `read` returns, by which rows are sorted, too. @type {Column[]} */
+/** Each shows what `read` returns, by which rows are sorted, too. @type {EndedColumn[]} */
 export const COLUMNS = [
   { name: "started", label: "Started", write: clock, read: (row) => Date.parse(row.started_at) / 1000 },
   { name: "took", label: "Took", write: duration, read: (row) => row.seconds },
@@ -17,7 +17,7 @@ export const COLUMNS = [
   { name: "key", label: "Key", read: (row) => row.key },
   { name: "client", label: "Client", read: (row) => row.client },
 ];
-/** @type {Column[]} */
+/** @type {EndedColumn[]} */
 export const FIXED = [
   { name: "model", label: "Model", read: (row) => nameModel(row) || row.path },
   { name: "outcome", label: "Outcome", read: (row) => `${row.outcome} ${row.error ?? row.status}` },

@@ -26,7 +26,6 @@ export function listEnded() {
 /** Tell whether the server may have older ones. */
 export const hasMore = () => more && rows.length < MOST;
 
-/** Add older ones. */
 export async function readOlder() {
   const last = rows.at(-1);
   const before = last ? `&before=${encodeURIComponent(last.id)}` : "";

@@ -2,6 +2,7 @@
 
 import { clock, count, rate } from "../format.js";
 import { badge } from "../parts/badge.js";
+import { check } from "../parts/fields.js";
 import { keep } from "../parts/keep.js";
 import { forBrowser } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -13,7 +14,8 @@ import { nameModel } from "./filters.js";
 
 const STORED = "activity-columns";
 const FEW = ["started", "took", "tokens", "rate", "first", "client"];
-let chosen = readChosen();
+/** @type {string[]} */
+let chosen = JSON.parse(localStorage.getItem(STORED) ?? "null") ?? FEW;
 const opened = new Set();
 
 /**
@@ -37,7 +39,7 @@ export function endedTable(rows, order, sort, update) {
   </table>`;
 }
 
-/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {Column} column @param {string} order @param {(order: string) => void} sort */
+/** Return the heading of a column, which sorts by it: numbers from the largest, texts from the first. @param {EndedColumn} column @param {string} order @param {(order: string) => void} sort */
 function heading({ name, label, write }, order, sort) {
   const isDown = order === `-${name}`;
   const direction = isDown ? "descending" : order === name ? "ascending" : nothing;
@@ -59,17 +61,12 @@ export function columnChoice(update) {
     <summary class="button">Columns</summary>
     <fieldset class="card">
       <legend class="hidden">Columns</legend>
-      ${COLUMNS.map(
-        ({ name, label }) => html`<label class="check">
-          <input type="checkbox" .checked=${chosen.includes(name)} @change=${(event) => set(name, event.target.checked)} />
-          ${label}
-        </label>`,
-      )}
+      ${COLUMNS.map(({ name, label }) => check(label, chosen.includes(name), (isShown) => set(name, isShown)))}
     </fieldset>
   </details>`;
 }
 
-/** @param {EndedRow} row @param {{ columns: Column[], captured: boolean, width: number, update: () => void }} table */
+/** @param {EndedRow} row @param {{ columns: EndedColumn[], captured: boolean, width: number, update: () => void }} table */
 function endedRow(row, { columns, captured, width, update }) {
   const id = identify(row);
   const isOpen = opened.has(id);
@@ -114,14 +111,4 @@ function facts(row) {
   ];
   return html`${row.error ? html`<p class="error">${forBrowser(row.error)}</p>` : nothing}
     <dl class="facts">${known.map(([label, value]) => html`<div><dt>${label}</dt><dd>${value}</dd></div>`)}</dl>`;
-}
-
-/** @returns {string[]} */
-function readChosen() {
-  try {
-    const stored = JSON.parse(localStorage.getItem(STORED) ?? "null");
-    return Array.isArray(stored) ? stored : FEW;
-  } catch {
-    return FEW;
-  }
 }

@@ -1,5 +1,6 @@
 /** Which of the requests are shown, by model, key, outcome and words, and in which order; it stands in the address. */
 
+import { check, nameEach, searchField, select } from "../parts/fields.js";
 import { linkTo, readRoute } from "../route.js";
 import { html } from "../vendor/lit-html/lit-html.js";
 
@@ -49,19 +50,10 @@ export function filterForm(rows, filter, change) {
   /** @param {string[]} values */
   const list = (values) => [...new Set(values)].filter(Boolean).sort();
   return html`<form class="filters row" role="search" aria-label="Filter requests" @submit=${(event) => event.preventDefault()}>
-    <input
-      type="search"
-      aria-label="Text"
-      placeholder="Text, error, client, ID"
-      .value=${filter.text}
-      @input=${(event) => set("text", event.target.value)}
-    />
+    ${searchField("Text", "Text, error, client, ID", filter.text, (text) => set("text", text))}
     ${choice("Model", "All models", list(rows.map(nameModel)), filter.model, (value) => set("model", value))}
     ${choice("Key", "All keys", list(rows.map((row) => row.key ?? NO_KEY)), filter.key, (value) => set("key", value))}
-    <label class="check">
-      <input type="checkbox" .checked=${Boolean(filter.errors)} @change=${(event) => set("errors", event.target.checked ? "1" : "")} />
-      Errors only
-    </label>
+    ${check("Errors only", Boolean(filter.errors), (isOn) => set("errors", isOn ? "1" : ""))}
   </form>`;
 }
 
@@ -71,8 +63,5 @@ export function filterForm(rows, filter, change) {
  */
 function choice(label, all, names, chosen, change) {
   const listed = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
-  return html`<select aria-label=${label} @change=${(event) => change(event.target.value)}>
-    <option value="" ?selected=${!chosen}>${all}</option>
-    ${listed.map((name) => html`<option value=${name} ?selected=${name === chosen}>${name}</option>`)}
-  </select>`;
+  return select(label, [["", all], ...nameEach(listed)], chosen, change);
 }

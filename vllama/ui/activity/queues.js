@@ -3,14 +3,14 @@
 import { duration, plural, secondsUntil } from "../format.js";
 import { findLive, listSharing, state } from "../live/state.js";
 import { linkTo } from "../route.js";
+import { section } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { describeClient } from "./request-table.js";
 
 /** Return the queues under a title, nothing if no request waits. */
 export function queues() {
   const cards = queueCards("below");
-  if (!cards.length) return nothing;
-  return html`<section aria-labelledby="queues-title"><h2 id="queues-title">Queues</h2><div class="queues">${cards}</div></section>`;
+  return cards.length ? section("Queues", html`<div class="queues">${cards}</div>`) : nothing;
 }
 
 /** Return a card for each queue; `place`: where requests can be stopped. */

@@ -1,6 +1,7 @@
 /** Sends a captured request again, and shows how the answer and what made it differ. */
 
 import { duration, rate } from "../format.js";
+import { table } from "../parts/table.js";
 import { ask, explain, send, ServerError } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
@@ -52,8 +53,7 @@ class RequestReplay extends View {
 
   async replay() {
     const { path, body } = this.capture.request;
-    Object.assign(this, { running: true, problem: "", again: null });
-    this.update();
+    this.change({ running: true, problem: "", again: null });
     try {
       const response = await send(path.slice(1), { method: "POST", body: JSON.parse(body.data) });
       await response.text();
@@ -61,8 +61,7 @@ class RequestReplay extends View {
     } catch (error) {
       this.problem = `Cannot replay: ${explain(error)}`;
     }
-    this.running = false;
-    this.update();
+    this.change({ running: false });
   }
 
   verdict() {
@@ -71,19 +70,20 @@ class RequestReplay extends View {
     const difference = findDifference(readText(before), readText(now));
     const rows = FACTS.map(([label, read]) => [label, text(read(before)), text(read(now)), true]).filter(([, a, b]) => a !== b);
     const all = [...rows, ...TIMES.map(([label, read]) => [label, read(before), read(now), false])];
+    /** @type {Column<typeof all[number]>[]} */
+    const columns = [
+      [rows.length ? "What differs" : "Nothing else differs", ([label]) => label],
+      ["Captured", ([, captured]) => captured],
+      ["Replayed", ([, , replayed]) => replayed],
+    ];
     return html`
       <div class="verdict ${difference ? "bad" : "good"}">
         ${difference
-          ? html`<p><strong>The responses differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` They may: ${mayDiffer(before)}.` : nothing}</p>
+          ? html`<p><strong>The responses differ</strong> at character ${difference.at + 1}.${mayDiffer(before) ? html` Possible cause: ${mayDiffer(before)}.` : nothing}</p>
               <p>Captured: ${difference.start}<mark>${difference.before || "(end)"}</mark><br />Replayed: ${difference.start}<mark>${difference.now || "(end)"}</mark></p>`
           : html`<p><strong>Same response.</strong></p>`}
       </div>
-      <table class="plain">
-        <thead><tr><th scope="col">${rows.length ? "What differs" : "Nothing else differs"}</th><th scope="col">Captured</th><th scope="col">Replayed</th></tr></thead>
-        <tbody>
-          ${all.map(([label, a, b, isFact]) => html`<tr class=${isFact ? "taken" : ""}><th scope="row">${label}</th><td>${a}</td><td>${b}</td></tr>`)}
-        </tbody>
-      </table>
+      ${table("plain", columns, all, { mark: ([, , , isFact]) => (isFact ? "taken" : "") })}
     `;
   }
 }

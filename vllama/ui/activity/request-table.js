@@ -3,8 +3,8 @@
 import { count, duration, rate, secondsUntil } from "../format.js";
 import { endRequest } from "../models/actions.js";
 import { badge } from "../parts/badge.js";
+import { table } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { repeat } from "../vendor/lit-html/directives/repeat.js";
 
 /** Return who has sent a request: the address, and what may be shown of the key. @param {RequestRow} row */
 export const describeClient = ({ client, key }) => (key ? `${client} (key ${key})` : client);
@@ -14,24 +14,7 @@ export function requestTable(requests) {
   /** @param {RequestRow} row */
   const order = (row) => (row.state === "running" ? 0 : (row.queue_place ?? 1));
   const sorted = [...requests].sort((a, b) => order(a) - order(b) || a.started_at.localeCompare(b.started_at));
-  return html`<table class="cards running">
-    <thead>
-      <tr>
-        <th scope="col">Model</th>
-        <th scope="col">State</th>
-        <th scope="col" class="number">Since</th>
-        <th scope="col" class="number">Prompt</th>
-        <th scope="col" class="number">Tokens</th>
-        <th scope="col" class="number">Tokens/s</th>
-        <th scope="col" class="number">Time to first token</th>
-        <th scope="col">Client</th>
-        <th scope="col"><span class="hidden">Actions</span></th>
-      </tr>
-    </thead>
-    <tbody>
-      ${repeat(sorted, (row) => row.id, requestRow)}
-    </tbody>
-  </table>`;
+  return table("cards running", COLUMNS, sorted, { key: (row) => row.id });
 }
 
 /** Return the tokens per second since the first token; undefined before there are some. @param {RequestRow} row */
@@ -41,25 +24,26 @@ function measureRate({ started_at: started, first_token_s: first, generated_toke
   return seconds > 1 ? (tokens - 1) / seconds : undefined;
 }
 
+/** @type {Column<RequestRow>[]} */
+const COLUMNS = [
+  ["Model", (row) => row.model],
+  ["State", describeState],
+  ["Since", (row) => duration(-secondsUntil(row.started_at)), "number"],
+  ["Prompt", (row) => (row.prompt_tokens ? count(row.prompt_tokens) : "–"), "number"],
+  ["Tokens", (row) => count(row.generated_tokens), "number"],
+  ["Tokens/s", (row) => rate(measureRate(row)), "number"],
+  ["Time to first token", (row) => duration(row.first_token_s), "number"],
+  ["Client", (row) => html`<small>${describeClient(row)} · ${row.path}</small>`],
+  ["Actions", stopButton, "actions"],
+];
+
 /** @param {RequestRow} row */
-function requestRow(row) {
-  return html`<tr>
-    <th scope="row">${row.model}</th>
-    <td data-label="State">
-      ${badge(row.state)}
-      ${row.queue_place ? html`<small>place ${row.queue_place}</small>` : nothing}
-      ${row.resumed ? html`<small title="Resumed after its engine crashed">resumed</small>` : nothing}
-    </td>
-    <td data-label="Since" class="number">${duration(-secondsUntil(row.started_at))}</td>
-    <td data-label="Prompt" class="number">${row.prompt_tokens ? count(row.prompt_tokens) : "–"}</td>
-    <td data-label="Tokens" class="number">${count(row.generated_tokens)}</td>
-    <td data-label="Tokens/s" class="number">${rate(measureRate(row))}</td>
-    <td data-label="First token" class="number">${duration(row.first_token_s)}</td>
-    <td data-label="Client"><small>${describeClient(row)} · ${row.path}</small></td>
-    <td class="actions">
-      <button aria-label="Stop the request of ${describeClient(row)} to ${row.model}" @click=${() => endRequest(row.id)}>
-        Stop
-      </button>
-    </td>
-  </tr>`;
+function describeState({ state, queue_place: place, resumed }) {
+  return html`${badge(state)} ${place ? html`<small>place ${place}</small>` : nothing}
+    ${resumed ? html`<small title="Resumed after its engine crashed">resumed</small>` : nothing}`;
+}
+
+/** @param {RequestRow} row */
+function stopButton(row) {
+  return html`<button aria-label="Stop the request of ${describeClient(row)} to ${row.model}" @click=${() => endRequest(row.id)}>Stop</button>`;
 }

@@ -2,7 +2,8 @@
 
 import { count, duration } from "../format.js";
 import { ask } from "../server.js";
-import { html, nothing } from "../vendor/lit-html/lit-html.js";
+import { section, table } from "../parts/table.js";
+import { nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
 const REFRESH_MS = 10_000;
@@ -28,47 +29,27 @@ class UsageToday extends View {
     this.update();
   }
 
-  get hasSpend() {
-    return this.rows.some((row) => row.spend !== null);
-  }
-
   template() {
-    if (!this.rows.length) return nothing;
-    const more = OPTIONAL.filter(([name]) => this.rows.some((row) => row[name]));
-    return html`<section aria-labelledby="usage-title">
-      <h2 id="usage-title">Usage today <span class="muted">since midnight UTC</span></h2>
-      <table class="cards usage">
-        <thead>
-          <tr>
-            <th scope="col">Key</th>
-            ${more.map(([, title]) => html`<th scope="col">${title}</th>`)}
-            <th scope="col">Model</th>
-            <th scope="col" class="number">Requests</th>
-            <th scope="col" class="number">Prompt</th>
-            <th scope="col" class="number">Cached</th>
-            <th scope="col" class="number">Generated</th>
-            <th scope="col" class="number">Time</th>
-            ${this.hasSpend ? html`<th scope="col" class="number">Spend (${this.currency})</th>` : nothing}
-          </tr>
-        </thead>
-        <tbody>
-          ${this.rows.map(
-            (row) => html`<tr>
-              <th scope="row">${row.key || "no key"}</th>
-              ${more.map(([name, title]) => html`<td data-label=${title}>${row[name] || "–"}</td>`)}
-              <td data-label="Model">${row.model}</td>
-              <td data-label="Requests" class="number">${count(row.requests)}</td>
-              <td data-label="Prompt" class="number">${count(row.prompt_tokens)}</td>
-              <td data-label="Cached" class="number">${count(row.cached_tokens)}</td>
-              <td data-label="Generated" class="number">${count(row.generated_tokens)}</td>
-              <td data-label="Time" class="number">${duration(row.seconds)}</td>
-              ${this.hasSpend ? html`<td data-label="Spend" class="number">${row.spend?.toFixed(4) ?? "no price"}</td>` : nothing}
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </section>`;
+    const { rows } = this;
+    if (!rows.length) return nothing;
+    /** @type {Column<UsageRow>[]} */
+    const columns = [
+      ["Key", (row) => row.key || "no key"],
+      ...OPTIONAL.filter(([name]) => rows.some((row) => row[name])).map(columnOf),
+      ["Model", (row) => row.model],
+      ["Requests", (row) => count(row.requests), "number"],
+      ["Prompt", (row) => count(row.prompt_tokens), "number"],
+      ["Cached", (row) => count(row.cached_tokens), "number"],
+      ["Generated", (row) => count(row.generated_tokens), "number"],
+      ["Time", (row) => duration(row.seconds), "number"],
+    ];
+    const hasSpend = rows.some((row) => row.spend !== null);
+    if (hasSpend) columns.push([`Spend (${this.currency})`, (row) => row.spend?.toFixed(4) ?? "no price", "number"]);
+    return section("Usage today", table("cards", columns, rows), "since midnight UTC");
   }
 }
+
+/** @param {typeof OPTIONAL[number]} pair @returns {Column<UsageRow>} */
+const columnOf = ([name, label]) => [label, (row) => row[name] || "–"];
 
 customElements.define("usage-today", UsageToday);

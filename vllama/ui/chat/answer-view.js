@@ -8,7 +8,7 @@ import { icon } from "../parts/icon.js";
 import { choose } from "../parts/dialogs.js";
 import { listNames } from "../live/library.js";
 import { loadProgress } from "../parts/load-progress.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { attempt, showSuccess } from "../parts/notices.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -74,7 +74,7 @@ function footer(answer, versions, calls, edit) {
   const isCut = ["stopped", "failed", "broken"].includes(state) || last?.stats?.reason === "length";
   const canGoOn = isCut && !calls.length && (last?.content || last?.thinking);
   return html`<footer>
-    ${versionArrows(versions, id, showAnswer, "the answer")}
+    ${versionArrows(versions, id, showAnswer, "the response")}
     ${messages.some(isSaid)
       ? html`<button class="quiet" aria-label="Copy the response" title="Copy" @click=${() => attempt(copy(messages))}>${icon("copy")}</button>`
       : nothing}
@@ -83,7 +83,7 @@ function footer(answer, versions, calls, edit) {
       ? html`<button class="quiet" aria-label="Use another model" title="Use another model" @click=${() => attempt(useOther(answer))}>${icon("swap")}</button>`
       : nothing}
     ${last?.content && !calls.length
-      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the answer" title="Edit" @click=${edit}>${icon("edit")}</button>`
+      ? html`<button class="quiet edit" data-edits=${id} aria-label="Edit the response" title="Edit" @click=${edit}>${icon("edit")}</button>`
       : nothing}
     ${canGoOn ? html`<button class="quiet" @click=${() => attempt(continueAnswer(id))}>Continue</button>` : nothing}
     ${stats(last?.stats ?? {})}
@@ -209,13 +209,4 @@ const isSaid = ({ role, content }) => role === "assistant" && content !== "";
 async function copy(messages) {
   await copyText(messages.filter(isSaid).map((message) => message.content).join("\n\n"));
   showSuccess("Response copied.");
-}
-
-/** Wait for an action of the session, and show why it failed. @param {unknown} work */
-export async function attempt(work) {
-  try {
-    await work;
-  } catch (error) {
-    showError(error);
-  }
 }

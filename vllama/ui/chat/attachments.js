@@ -8,12 +8,7 @@ const MOST_TEXT_BYTES = 512 * 1024; // some 150,000 tokens, more than most conte
 /** @type {WeakMap<object, string>} */
 const urls = new WeakMap(); // file → address
 
-/**
- * Return a file as `{kind: "image", name, blob}` or `{kind: "text", name, text}`.
- *
- * A PDF becomes a text. Throws an error with a reason for the user if it is neither a picture nor a text.
- * @param {File} file @returns {Promise<Attachment>}
- */
+/** Return a file as a picture or a text, as a PDF becomes one. Throws an error with a reason for the user if it is neither. @param {File} file @returns {Promise<Attachment>} */
 export async function readFile(file) {
   if (isPicture(file)) return { kind: "image", name: file.name, blob: file };
   try {

@@ -4,16 +4,16 @@ import "./chat-settings.js";
 import "./chat-turn.js";
 import "./conversation-list.js";
 import "./message-form.js";
-import { library, listCapabilities, listNames, refreshLibrary } from "../live/library.js";
+import { isAble, library, listNames, refreshLibrary } from "../live/library.js";
 import { findLive } from "../live/state.js";
+import { nameEach, select } from "../parts/fields.js";
 import { icon } from "../parts/icon.js";
-import { showError } from "../parts/notices.js";
+import { attempt, showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
 import { isField } from "../shortcuts.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { attempt } from "./answer-view.js";
 import { greeting, suggestions } from "./empty-chat.js";
 import { connectAll } from "./mcp.js";
 import { beginConversation, change, isWriting, openConversation, say, session, stop } from "./session.js";
@@ -69,11 +69,8 @@ class ChatPage extends View {
     const at = query.get("at") ?? undefined;
     if (parts[0]) await attempt(openConversation(parts[0], at));
     else if (query.has("model") || !session.opened) beginConversation(query.get("model") ?? undefined);
-    this.address = hash;
     this.chooseModel();
-    this.atEnd = !at;
-    this.sought = at;
-    this.update();
+    this.change({ address: hash, atEnd: !at, sought: at });
   }
 
   /** Put the user who has begun a conversation into the composer; a phone would cover half of the page. */
@@ -121,7 +118,7 @@ class ChatPage extends View {
   }
 
   template() {
-    const { conversation, path } = session;
+    const { conversation, path, trouble } = session;
     const isEmpty = !path.length;
     const covered = narrow.matches && this.panel !== "";
     return html`
@@ -129,7 +126,7 @@ class ChatPage extends View {
       <div class="chat ${this.panel ? `with-${this.panel}` : ""}">
         <conversation-list role="region" aria-label="Conversations" ?inert=${narrow.matches && this.panel !== "list"}></conversation-list>
         <section class=${isEmpty ? "empty" : ""} aria-label="Conversation" ?inert=${covered}>
-          ${this.bar(conversation)} ${this.trouble()}
+          ${this.bar(conversation)} ${trouble ? html`<p class="trouble" role="alert">${trouble.text}</p>` : nothing}
           <div class="messages" tabindex="0" role="region" aria-label="Messages" @scroll=${this.noteScroll} @sent=${this.goToEnd}>
             <div class="column ${conversation.models.length > 1 ? "two" : ""}">
               ${isEmpty
@@ -185,20 +182,9 @@ class ChatPage extends View {
     const names = listNames();
     const chosen = models[pane];
     const offered = chosen && !names.includes(chosen) ? [chosen, ...names] : names;
-    /** @param {FieldEvent} event */
-    const pick = (event) => attempt(change({ models: models.with(pane, event.target.value) }));
-    return html`<label
-      ><span class="hidden">${models.length > 1 ? `Model ${pane + 1}` : "Model"}</span>
-      <select @change=${pick}>
-        ${chosen ? nothing : html`<option value="" selected>no model</option>`}
-        ${offered.map((name) => html`<option value=${name} .selected=${name === chosen}>${name}</option>`)}
-      </select>
-    </label>`;
-  }
-
-  trouble() {
-    const { trouble } = session;
-    return trouble ? html`<p class="trouble" role="alert">${trouble.text}</p>` : nothing;
+    /** @type {[string, string][]} */
+    const values = chosen ? nameEach(offered) : [["", "no model"], ...nameEach(offered)];
+    return select(models.length > 1 ? `Model ${pane + 1}` : "Model", values, chosen, (name) => attempt(change({ models: models.with(pane, name) })));
   }
 
   rendered() {
@@ -211,9 +197,7 @@ class ChatPage extends View {
       this.querySelector(`[data-id="${this.sought}"]`)?.scrollIntoView();
       this.sought = "";
     }
-    const blind = conversation.models.filter(
-      (name) => listCapabilities(name).length && !listCapabilities(name).includes("vision"),
-    );
+    const blind = conversation.models.filter((name) => !isAble(name, "vision"));
     this.querySelector("message-form")?.show({
       conversation: path.length ? conversation.id : "",
       busy: this.isBusy,
@@ -240,8 +224,7 @@ class ChatPage extends View {
   }
 
   goToEnd() {
-    this.atEnd = true;
-    this.update();
+    this.change({ atEnd: true });
   }
 
   noteScroll() {
@@ -250,8 +233,7 @@ class ChatPage extends View {
     this.top = scrollTop;
     const atEnd = scrollTop + clientHeight > scrollHeight - NEAR_END_PX || (this.atEnd && !wentUp);
     if (atEnd === this.atEnd) return;
-    this.atEnd = atEnd;
-    this.update();
+    this.change({ atEnd });
   }
 
   get log() {
@@ -270,8 +252,7 @@ class ChatPage extends View {
   /** Open a panel and go there (the settings do so themselves), or close it and go back to its button. @param {string} panel */
   toggle(panel) {
     const target = /** @type {Record<string, string>} */ ({ "": `.toggle-${this.panel}`, list: "conversation-list a" })[panel];
-    this.panel = panel;
-    this.update();
+    this.change({ panel });
     if (target) requestAnimationFrame(() => /** @type {HTMLElement | null} */ (this.querySelector(target))?.focus());
   }
 
@@ -279,10 +260,7 @@ class ChatPage extends View {
   chooseModel() {
     const { conversation, path } = session;
     const { models } = conversation;
-    const chats = listNames().filter((name) => {
-      const capabilities = listCapabilities(name);
-      return !capabilities.length || capabilities.includes("completion");
-    });
+    const chats = listNames().filter((name) => isAble(name, "completion"));
     if (!library.loaded || path.length || !chats.length || chats.includes(models[0])) return;
     const tagged = `${models[0]}:latest`; // an address may leave the tag out, as requests may
     attempt(change({ models: [chats.includes(tagged) ? tagged : chats[0]] }));

@@ -2,13 +2,13 @@
 
 import { count } from "../format.js";
 import { findLive } from "../live/state.js";
+import { select } from "../parts/fields.js";
 import { icon } from "../parts/icon.js";
+import { attempt } from "../parts/notices.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { live } from "../vendor/lit-html/directives/live.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { attempt } from "./answer-view.js";
 import { connectAll } from "./mcp.js";
 import { change, listPresets, removePreset, savePreset, session } from "./session.js";
 import { makeConversation } from "./shown.js";
@@ -26,6 +26,7 @@ const SAMPLING = [
   ["num_predict", "Max tokens", -1, undefined, 1],
   ["num_ctx", "Context length", 1, undefined, 1],
 ];
+/** @type {[string, string][]} */
 const THINKING = [["", "model default"], ["yes", "yes"], ["no", "no"], ["low", "low"], ["medium", "medium"], ["high", "high"]];
 
 class ChatSettings extends View {
@@ -73,9 +74,7 @@ class ChatSettings extends View {
       <label><span>System prompt</span>
         <textarea rows="3" dir="auto" .value=${system} @change=${(event) => this.set({ system: event.target.value })}></textarea></label>
       <label><span>Thinking</span>
-        <select @change=${(event) => this.set({ think: event.target.value })}>
-          ${THINKING.map(([value, words]) => html`<option value=${value} .selected=${value === think}>${words}</option>`)}
-        </select></label>
+        ${select("", THINKING, think, (value) => this.set({ think: value }))}</label>
       <fieldset>
         <legend>Sampling</legend>
         <p class="wide muted">Empty fields use the model's defaults.</p>
@@ -101,14 +100,13 @@ class ChatSettings extends View {
       </form>`;
     }
     const chosen = this.preset;
+    /** @type {[string, string][]} */
+    const presets = this.presets.map(({ id, name }) => [id, name]);
     return html`<div class="row">
       <label class="grow"><span>Preset</span>
-        <select @change=${(event) => this.apply(event.target.value)}>
-          <option value="" .selected=${live(!chosen)}>none</option>
-          ${this.presets.map((one) => html`<option value=${one.id} .selected=${live(one === chosen)}>${one.name}</option>`)}
-        </select></label>
+        ${select("", [["", "none"], ...presets], chosen?.id ?? "", (id) => this.apply(id))}</label>
       <button @click=${() => this.name(true)}>Save as …</button>
-      ${chosen ? html`<button class="danger" @click=${() => this.removePreset(chosen.id)}>Delete</button>` : nothing}
+      ${chosen ? html`<button class="danger" @click=${() => attempt(removePreset(chosen.id))}>Delete</button>` : nothing}
     </div>`;
   }
 
@@ -158,15 +156,13 @@ class ChatSettings extends View {
       this.toolsError.text = "";
       this.set({ tools: value.trim() });
     } catch (error) {
-      this.toolsError = { opened: session.opened, text: `cannot read the tools: ${/** @type {Error} */ (error).message}` };
-      this.update();
+      this.change({ toolsError: { opened: session.opened, text: `cannot read the tools: ${/** @type {Error} */ (error).message}` } });
     }
   }
 
   /** @param {boolean} naming */
   name(naming) {
-    this.naming = naming;
-    this.update();
+    this.change({ naming });
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(naming ? "[name=name]" : "select"))?.focus();
   }
 
@@ -186,20 +182,12 @@ class ChatSettings extends View {
     this.set(pick(this.presets.find((one) => one.id === id) ?? makeConversation()));
   }
 
-  /** @param {string} id */
-  async removePreset(id) {
-    await attempt(removePreset(id));
-    this.update();
-  }
-
   async readPresets() {
-    this.presets = await listPresets().catch(() => []); // a browser that keeps nothing has none
-    this.update();
+    this.change({ presets: await listPresets().catch(() => []) }); // a browser that keeps nothing has none
   }
 
   async readTools() {
-    this.servers = await connectAll();
-    this.update();
+    this.change({ servers: await connectAll() });
   }
 
   /** @param {McpState} state */
@@ -222,8 +210,7 @@ class ChatSettings extends View {
     this.asked = model;
     const { parameters } = await ask("api/show", { model }).catch(() => ({ parameters: "" }));
     if (model !== this.asked) return;
-    this.defaults = readParameters(parameters);
-    this.update();
+    this.change({ defaults: readParameters(parameters) });
   }
 }
 

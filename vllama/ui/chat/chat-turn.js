@@ -3,10 +3,10 @@
 import { copyText } from "../parts/copy.js";
 import { confirm } from "../parts/dialogs.js";
 import { icon } from "../parts/icon.js";
-import { showSuccess } from "../parts/notices.js";
+import { attempt, showSuccess } from "../parts/notices.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
-import { answerTemplate, attempt, versionArrows } from "./answer-view.js";
+import { answerTemplate, versionArrows } from "./answer-view.js";
 import { pictureUrl } from "./attachments.js";
 import { edit, editAnswer, isWriting, removeTurn, showTurn } from "./session.js";
 
@@ -18,11 +18,7 @@ class ChatTurn extends View {
   unfolded = false;
   wasWriting = false;
 
-  /**
-   * Show `{ turn, answers, siblings, versions, files, isLast }`. A turn of which nothing has changed
-   * is not rendered again: a conversation may have hundreds, and a token comes many times a second.
-   * @param {TurnItem} item
-   */
+  /** A turn of which nothing has changed is not rendered again: there may be hundreds, and many tokens a second. @param {TurnItem} item */
   set item(item) {
     const writing = item.answers.some(({ id }) => isWriting(id));
     if (!writing && !this.wasWriting && this.#item && isSame(item, this.#item)) return;
@@ -65,8 +61,7 @@ class ChatTurn extends View {
     const isFolded = isLong && !this.unfolded;
     const parts = text.split(/^```.*\n([\s\S]*?)\n```[ \t]*$/m).map((part) => part.replace(/^\n+|\n+$/g, ""));
     const toggle = () => {
-      this.unfolded = !this.unfolded;
-      this.update();
+      this.change({ unfolded: !this.unfolded });
     };
     return html`<div class="text ${isFolded ? "folded" : ""}" dir="auto">${parts.map((part, index) => (index % 2 ? html`<pre tabindex="0" dir="ltr">${part}</pre>` : part))}</div>
       ${isLong ? html`<button class="quiet" aria-expanded=${!isFolded} @click=${toggle}>${isFolded ? "Show all" : "Show less"}</button>` : nothing}`;
@@ -75,7 +70,7 @@ class ChatTurn extends View {
   /** @param {AnswerRecord} answer */
   answerEditor({ id, model, messages }) {
     const text = messages.at(-1)?.content ?? "";
-    const editor = this.editor({ text, what: "answer", action: "Save", save: (changed) => this.saveAnswer(id, changed) });
+    const editor = this.editor({ text, what: "response", action: "Save", save: (changed) => this.saveAnswer(id, changed) });
     return html`<article class="message assistant" aria-label="Response of ${model}"><h2>${model}</h2>${editor}</article>`;
   }
 
@@ -89,7 +84,7 @@ class ChatTurn extends View {
     return html`<form class="editor" @submit=${submit}>
       <textarea name="text" aria-label="Edit the ${what}" dir="auto" .value=${text} @keydown=${this.press}></textarea>
       <div class="row">
-        <small class="grow">The ${what} before stays as an earlier version.</small>
+        <small class="grow">The current ${what} is kept as an earlier version.</small>
         <button type="button" @click=${this.endEdit}>Cancel</button>
         <button class="primary">${action}</button>
       </div>
@@ -102,8 +97,7 @@ class ChatTurn extends View {
 
   /** @param {string} id */
   edit(id) {
-    this.editing = id;
-    this.update();
+    this.change({ editing: id });
     this.afterwards = () => {
       const area = /** @type {HTMLTextAreaElement} */ (this.querySelector(".editor textarea"));
       area.focus();
@@ -113,8 +107,7 @@ class ChatTurn extends View {
 
   endEdit() {
     const edited = this.editing;
-    this.editing = "";
-    this.update();
+    this.change({ editing: "" });
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-edits="${edited}"]`))?.focus();
   }
 
@@ -131,8 +124,7 @@ class ChatTurn extends View {
   /** @param {string} text @param {Turn} turn */
   send(text, turn) {
     if (!text.trim() && !turn.files.length) return;
-    this.editing = "";
-    this.update();
+    this.change({ editing: "" });
     this.dispatchEvent(new Event("sent", { bubbles: true }));
     attempt(edit(turn.id, { text, files: turn.files }));
   }

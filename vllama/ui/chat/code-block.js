@@ -1,6 +1,7 @@
 /** Blocks of code: their language, "Copy", and colors, for which highlight.js is loaded when one comes into view. */
 
 import { copyFrom } from "../parts/copy.js";
+import { html, render } from "../vendor/lit-html/lit-html.js";
 
 const MOST_CHARACTERS = 100_000; // more takes longer than one notices
 const NEAR_PX = 600;
@@ -49,20 +50,14 @@ export function addBar(pre) {
   const box = document.createElement("div");
   box.className = "code";
   box.dir = "ltr";
-  const bar = document.createElement("div");
-  bar.className = "bar";
-  const name = document.createElement("span");
-  name.textContent = findLanguage(pre.firstElementChild) || "text";
-  const button = document.createElement("button");
-  button.type = "button";
-  button.className = "quiet";
-  button.textContent = "Copy";
-  button.setAttribute("aria-label", "Copy the code");
-  button.onclick = () => copyFrom(button, text);
-  bar.append(name, button);
+  const bar = html`<div class="bar">
+    <span>${findLanguage(pre.firstElementChild) || "text"}</span>
+    <button type="button" class="quiet" aria-label="Copy the code" @click=${(event) => copyFrom(event.currentTarget, text)}>Copy</button>
+  </div>`;
+  render(bar, box);
   pre.tabIndex = 0; // it may have to be scrolled with the keyboard
   pre.replaceWith(box);
-  box.append(bar, pre);
+  box.append(pre);
 }
 
 /** Color the blocks within `root` that are complete, each when it comes near the view. @param {HTMLElement} root */

@@ -5,12 +5,12 @@ import { linkTo } from "../route.js";
 import { showShortcuts } from "../shortcuts.js";
 import { icon } from "../parts/icon.js";
 import { confirm } from "../parts/dialogs.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { searchField } from "../parts/fields.js";
+import { attempt, showError, showSuccess } from "../parts/notices.js";
 import { plural } from "../format.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
-import { attempt } from "./answer-view.js";
 import { exportAll, exportMarkdown, exportOne, importFile } from "./export.js";
 import { beginConversation, find, remove, rename, session } from "./session.js";
 
@@ -31,8 +31,7 @@ class ConversationList extends View {
     return html`
       <a class="button new" href=${linkTo("chat", undefined, { model: session.conversation.models[0] })} @click=${this.begin}>${icon("plus")} New conversation</a>
       ${session.list.length || this.words
-        ? html`<label class="search"><span class="hidden">Search conversations</span>
-            <input type="search" placeholder="Search" dir="auto" .value=${this.words} @input=${this.search} /></label>`
+        ? searchField("Search conversations", "Search", this.words, (words) => this.search(words))
         : html`<p class="muted">Conversations are stored only in this browser.</p>`}
       ${this.words && !shown.length && !this.searching ? html`<p class="muted" role="status">No results for “${this.words}”.</p>` : nothing}
       <div class="scrolls">
@@ -62,7 +61,7 @@ class ConversationList extends View {
       <a class="grow" dir="auto" href=${linkTo("chat", id, { at: this.found?.get(id) })} data-id=${id} title=${title} aria-current=${current ? "page" : "false"}
         @keydown=${(event) => event.key === "F2" && this.beginRenaming(id)}>${title}</a>
       <button class="quiet" aria-label="Actions for “${title}”" title="Actions" aria-expanded=${id === this.open}
-        @click=${() => this.toggle(id)}>${icon("more")}</button>
+        @click=${() => this.change({ open: this.open === id ? "" : id })}>${icon("more")}</button>
       ${id === this.open
         ? html`<div class="actions">
             <button class="quiet" @click=${() => this.beginRenaming(id)}>Rename</button>
@@ -97,9 +96,9 @@ class ConversationList extends View {
     if (/** @type {HTMLAnchorElement} */ (event.currentTarget).hash === location.hash) beginConversation(session.conversation.models[0]);
   }
 
-  /** Filter by title at once; the texts follow when the user rests. @param {FieldEvent} event */
-  search(event) {
-    this.words = event.target.value;
+  /** Filter by title at once; the texts follow when the user rests. @param {string} words */
+  search(words) {
+    this.words = words;
     this.found = null;
     this.searching?.abort();
     this.searching = null;
@@ -121,27 +120,18 @@ class ConversationList extends View {
     } catch (error) {
       if (!searching.signal.aborted) showError(error);
     }
-    this.searching = null;
-    this.update();
-  }
-
-  /** @param {string} id */
-  toggle(id) {
-    this.open = this.open === id ? "" : id;
-    this.update();
+    this.change({ searching: null });
   }
 
   /** @param {string} id */
   beginRenaming(id) {
-    this.renaming = id;
-    this.update();
+    this.change({ renaming: id });
     this.afterwards = () => /** @type {HTMLInputElement | null} */ (this.querySelector("[name=title]"))?.select();
   }
 
   /** @param {string} id */
   endRenaming(id) {
-    this.renaming = "";
-    this.update();
+    this.change({ renaming: "" });
     this.afterwards = () => /** @type {HTMLElement | null} */ (this.querySelector(`[data-id="${id}"]`))?.focus();
   }
 

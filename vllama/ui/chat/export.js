@@ -5,20 +5,16 @@ import { encodePicture, joinTexts } from "./attachments.js";
 import { takeOver } from "./following.js";
 import { keep } from "./saving.js";
 import { makeConversation, session } from "./shown.js";
-import { newId, readConversation, readFiles } from "./store.js";
-import { convert, makeBlob } from "./takeover.js";
+import { readConversation, readFiles } from "./store.js";
 import { listPath, makeTree } from "./tree.js";
 
-const FORMAT = 2; // 1 had no branches, and its pictures as data URLs
-/** The least that a conversation of each format has: "" stands for a text, 0 for a number. @type {Record<number, object>} */
-const FORMS = {
-  1: { id: "", title: "", updated: 0, models: [""], turns: [{ text: "", images: [""], answers: [[{ role: "" }]] }] },
-  2: {
-    id: "", title: "", updated: 0, models: [""], off: [""],
-    turns: [{ id: "", after: [""], at: 0, text: "", files: [""] }],
-    answers: [{ id: "", turn: "", pane: 0, model: "", at: 0, saved: 0, state: "", messages: [{ role: "", content: "" }] }],
-    files: [{ id: "", kind: "", name: "" }],
-  },
+const FORMAT = 2; // 1 was before 0.2.0
+/** The least that a conversation has: "" stands for a text, 0 for a number. */
+const FORM = {
+  id: "", title: "", updated: 0, models: [""], off: [""],
+  turns: [{ id: "", after: [""], at: 0, text: "", files: [""] }],
+  answers: [{ id: "", turn: "", pane: 0, model: "", at: 0, saved: 0, state: "", messages: [{ role: "", content: "" }] }],
+  files: [{ id: "", kind: "", name: "" }],
 };
 
 export const exportAll = () => save(session.list.map(({ id }) => id), "conversations");
@@ -52,12 +48,11 @@ export async function importFile(file) {
   /** @param {string} reason */
   const refuse = (reason) => new Error(`cannot import “${file.name}”: ${reason}`);
   const read = await file.text().then(JSON.parse).catch(() => null);
-  if (!Array.isArray(read?.conversations)) throw refuse("it is not a conversation export");
-  const format = read.format ?? 1;
-  if (!FORMS[format]) throw refuse("it was exported by a newer vllama");
+  if (read?.format > FORMAT) throw refuse("it was exported by a newer vllama");
+  if (read?.format !== FORMAT || !Array.isArray(read.conversations)) throw refuse("it is not a conversation export");
   const conversations = read.conversations.map((/** @type {any} */ one, /** @type {number} */ index) => {
     try {
-      if (hasForm(one && { off: [], ...one }, FORMS[format]) && isToolList(one.tools)) return format === FORMAT ? decode(one) : convert(one, newId);
+      if (hasForm(one && { off: [], ...one }, FORM) && isToolList(one.tools)) return decode(one);
     } catch {
       // a picture that is none
     }
@@ -67,7 +62,7 @@ export async function importFile(file) {
   for (const one of conversations) {
     const id = one.conversation.id;
     const here = await readConversation(id);
-    const records = here ? findNewer(one, here, format) : { ...one, patch: one.conversation };
+    const records = here ? findNewer(one, here) : { ...one, patch: one.conversation };
     if (!records) continue;
     await keep(id, records);
     await takeOver({ conversation: id, turns: listIds(records.turns), answers: listIds(records.answers) });
@@ -76,9 +71,8 @@ export async function importFile(file) {
   return done;
 }
 
-/** Return the records of an imported conversation that are newer than those here; null if none is. @param {Imported} read @param {Stored} here @param {number} format */
-function findNewer(read, here, format) {
-  if (format !== FORMAT) return null; // its turns have no ids, by which they would be known
+/** Return the records of an imported conversation that are newer than those here; null if none is. @param {Imported} read @param {Stored} here */
+function findNewer(read, here) {
   const known = makeTree(here);
   const turns = read.turns.filter(({ id }) => !known.turns.has(id));
   const answers = read.answers.filter(({ id, saved }) => saved > (known.answers.get(id)?.saved ?? -1));
@@ -131,6 +125,13 @@ function decode({ turns, answers, files, ...fields }) {
   const own = (records) => records.map((record) => ({ ...record, conversation: fields.id }));
   const conversation = { ...makeConversation(), created: fields.updated, ...fields };
   return { conversation, turns: own(turns), answers: own(answers), files: own(whole) };
+}
+
+/** Return the content of a data URL; the page's policy forbids to fetch one. @param {string} url */
+function makeBlob(url) {
+  const [head, data] = url.split(",");
+  const bytes = Uint8Array.from(atob(data), (one) => one.charCodeAt(0));
+  return new Blob([bytes], { type: /^data:([^;,]*)/.exec(head)?.[1] ?? "" });
 }
 
 /** @param {string} id */

@@ -6,16 +6,11 @@
 import "../vendor/dompurify/purify.min.js"; // sets globalThis.DOMPurify
 import { Marked } from "../vendor/marked/marked.esm.js";
 import { addBar, colorBlocks } from "./code-block.js";
-import { drawMathematics } from "./mathematics.js";
-import { mathematics } from "./math-syntax.js";
+import { drawMathematics, escape, mathematics } from "./mathematics.js";
 
 const FIRST_HEADING = 3; // h1 is the page, h2 the message
 const HARMLESS = /^<\/?(b|br|em|i|kbd|mark|strong|sub|sup|u)\s*\/?>$/i;
 const REST = 4; // spend at most a fifth of the time on rendering a growing text
-
-/** @param {string} text */
-const escape = (text) =>
-  text.replace(/[&<>"']/g, (one) => `&#${one.charCodeAt(0)};`);
 
 const marked = new Marked(mathematics, {
   gfm: true,
@@ -66,7 +61,7 @@ class MarkdownText extends HTMLElement {
   #wanted = "";
   #growing = false;
   /** @type {string | null} */ #shown = null;
-  /** @type {{ raw: string, node: HTMLElement, complete: boolean }[]} */ #blocks = []; // { raw, node, complete }
+  /** @type {{ raw: string, node: HTMLElement, complete: boolean }[]} */ #blocks = [];
   #links = "";
   #timer = 0;
   #cost = 0;

@@ -5,7 +5,7 @@
 
 import { changes, state } from "../live/state.js";
 import { keep } from "../parts/keep.js";
-import { ServerError } from "../server.js";
+import { readEvents, ServerError } from "../server.js";
 
 const SERVERS = "mcp-servers"; // in localStorage
 const VERSION = "2025-06-18";
@@ -31,7 +31,7 @@ export function storeServers(servers) {
 export const connectAll = (patienceMs = LIMITS.listMs) =>
   Promise.all(listServers().map((server) => wait(connect(server), patienceMs).then(
     ({ tools }) => ({ server, tools, problem: "" }),
-    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.name === "TimeoutError" ? "it has not answered in time" : error.message}` }),
+    (error) => ({ server, tools: [], problem: `cannot use the MCP server “${server.name}”: ${error.name === "TimeoutError" ? "it did not respond in time" : error.message}` }),
   )));
 
 /** Call a tool; return its result as text, also when that is an error. @param {McpServer} server @param {string} name @param {unknown} given @param {AbortSignal} signal */
@@ -107,7 +107,7 @@ async function exchange(connection, method, params, signal) {
   const body = JSON.stringify({ jsonrpc: "2.0", id, method, params });
   const response = await fetch(url, { method: "POST", headers, body, signal, credentials: "omit", redirect: "error", cache: "no-store" })
     .catch(async (error) => { throw error instanceof TypeError ? new Error(await findCause(url)) : error; });
-  if (!response.ok) throw new ServerError(`it answers ${response.status}${response.status === 401 ? ": the token is missing or wrong" : ""}`, response.status);
+  if (!response.ok) throw new ServerError(`it returned ${response.status}${response.status === 401 ? ": the token is missing or invalid" : ""}`, response.status);
   connection.session ||= response.headers.get("mcp-session-id") ?? "";
   if (id === undefined) return undefined;
   const { result, error } = await readAnswer(response, id);
@@ -116,28 +116,23 @@ async function exchange(connection, method, params, signal) {
 }
 
 /** Return the message with an id, of JSON or of an event stream that may have others before it. @param {Response} response @param {number} id */
-async function readAnswer(response, id) {
-  const isStream = response.headers.get("content-type")?.startsWith("text/event-stream");
-  const reader = /** @type {ReadableStream<Uint8Array<ArrayBuffer>>} */ (response.body).pipeThrough(new TextDecoderStream()).getReader();
-  let text = "";
-  try {
-    for (let bytes = 0; bytes < LIMITS.bytes; ) {
-      const { value = "", done } = await reader.read();
-      bytes += value.length;
-      text += value;
-      const parts = isStream ? text.split(/\r?\n\r?\n/) : [text];
-      if (!done) text = /** @type {string} */ (parts.pop());
-      for (const part of parts) {
-        const data = isStream ? part.split(/\r?\n/).filter((line) => line.startsWith("data:")).map((line) => line.slice(5)).join("\n") : part;
-        const message = data.trim() && JSON.parse(data);
-        if (message?.id === id && !message.method) return message;
-      }
-      if (done) throw new Error("its response has no result");
-    }
-    throw new Error("its response is larger than 8 MB");
-  } finally {
-    reader.cancel().catch(() => {});
+async function readAnswer({ body, headers }, id) {
+  let bytes = 0;
+  /** @type {TransformStream<Uint8Array<ArrayBuffer>, Uint8Array<ArrayBuffer>>} */
+  const limit = new TransformStream({
+    transform(chunk, controller) {
+      bytes += chunk.length;
+      if (bytes > LIMITS.bytes) controller.error(new Error("its response is larger than 8 MB"));
+      else controller.enqueue(chunk);
+    },
+  });
+  const limited = new Response(body?.pipeThrough(limit));
+  const isStream = headers.get("content-type")?.startsWith("text/event-stream");
+  for await (const { data } of isStream ? readEvents(limited) : [{ data: await limited.text() }]) {
+    const message = data && JSON.parse(data);
+    if (message?.id === id && !message.method) return message;
   }
+  throw new Error("its response has no result");
 }
 
 /** Return why a request did not reach a server. @param {string} url */

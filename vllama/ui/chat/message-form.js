@@ -21,16 +21,11 @@ class MessageForm extends View {
     this.addEventListener("drop", (event) => this.drop(event), { signal });
   }
 
-  /**
-   * `conversation`: its id; `busy`: an answer is being written, so that there is something to stop;
-   * `blind`: which models see no images; `used`: the tokens of the context that are taken, and all.
-   * @param {FormState} about
-   */
+  /** @param {FormState} about */
   show(about) {
     const changed = about.conversation !== this.about.conversation;
     if (JSON.stringify(about) === JSON.stringify(this.about)) return;
-    this.about = about;
-    this.update();
+    this.change({ about });
     if (changed) this.restoring = true;
   }
 
@@ -66,8 +61,7 @@ class MessageForm extends View {
     if (!this.restoring) return;
     this.restoring = false;
     this.area.value = readText(this.id);
-    this.problem = "";
-    this.update();
+    this.change({ problem: "" });
   }
 
   /** The id of the conversation, "" for a new one. */
@@ -154,8 +148,7 @@ class MessageForm extends View {
   /** Tell the user something about the message. @param {string} problem */
   say(problem) {
     if (problem === this.problem) return;
-    this.problem = problem;
-    this.update();
+    this.change({ problem });
   }
 
   /** Attach pasted files, and a long text as one. @param {ClipboardEvent} event */
@@ -185,17 +178,14 @@ class MessageForm extends View {
     const problems = [];
     for (const file of [...(files ?? [])]) {
       try {
-        this.reading = file.name;
-        this.update();
+        this.change({ reading: file.name });
         const read = await readFile(file);
         keepFiles(id, [...readFiles(id), read]);
       } catch (error) {
         problems.push(/** @type {Error} */ (error).message);
       }
     }
-    this.reading = "";
-    this.problem = problems.join("; ");
-    this.update();
+    this.change({ reading: "", problem: problems.join("; ") });
   }
 }
 

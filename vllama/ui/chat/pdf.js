@@ -10,7 +10,7 @@ GlobalWorkerOptions.workerSrc = String(new URL("../vendor/pdfjs/pdf.worker.min.j
 
 /** Return the text of a file and its number of pages; `most`: letters. Throws an error with the reason. @param {File} file @param {number} most */
 export async function readPdf(file, most) {
-  if (file.size > LIMITS.bytes) throw new Error("it has more than 64 MB");
+  if (file.size > LIMITS.bytes) throw new Error("it is larger than 64 MB");
   const reading = getDocument({ ...SETTINGS, data: await file.arrayBuffer() });
   const late = new Error("reading it takes longer than a minute");
   try {
@@ -24,16 +24,16 @@ export async function readPdf(file, most) {
 async function readPages(reading, most) {
   const document = await reading.promise.catch(explain);
   const pages = document.numPages;
-  if (pages > LIMITS.pages) throw new Error(`it has ${count(pages)} pages, and at most ${count(LIMITS.pages)} are read`);
+  if (pages > LIMITS.pages) throw new Error(`it has ${count(pages)} pages, and the limit is ${count(LIMITS.pages)}`);
   let text = "";
   for (let number = 1; number <= pages; number++) {
     const page = await document.getPage(number).catch(explain);
     const { items } = await page.getTextContent().catch(explain);
     text += `${items.map(({ str = "", hasEOL }) => str + (hasEOL ? "\n" : "")).join("").trim()}\n\n`;
-    if (text.length > most) throw new Error(`the text of its first ${plural(number, "page")} is already too much for a message`);
+    if (text.length > most) throw new Error(`the text of its first ${plural(number, "page")} already exceeds the limit of a message`);
     page.cleanup();
   }
-  if (!text.trim()) throw new Error("it has no text, as if it was scanned; recognize its text first (OCR), or attach its pages as images");
+  if (!text.trim()) throw new Error("it has no text, so it is probably a scan; run OCR on it first, or attach its pages as images");
   return { text: text.trim(), pages };
 }
 

@@ -11,7 +11,7 @@ const LEFT = "left-records"; // in sessionStorage, from one page of this tab to 
 /** @type {Record<string, string>} */
 const TEXTS = {
   full: "This browser is out of storage, so new messages are not saved. Export this conversation, or delete others.",
-  none: "This browser does not store conversations (a private window?). They are lost when you close this tab.",
+  none: "This browser does not store conversations, perhaps because this is a private window. They are lost when you close this tab.",
   blocked: "Another tab still shows an earlier version of this page. Reload or close it to continue.",
   outdated: "This page was updated in another tab. Reload it; until then, nothing is saved.",
 };

@@ -1,7 +1,7 @@
 /** What the user does with conversations: say, edit, regenerate, rename, delete and so on. */
 
 import { changes } from "../live/state.js";
-import { showError } from "../parts/notices.js";
+import { attempt } from "../parts/notices.js";
 import { makeMessage, makeRequest, makeStream } from "./answer.js";
 import { look } from "./following.js";
 import { discard, keep, restoreLeft } from "./saving.js";
@@ -79,11 +79,14 @@ export function editAnswer(id, text) {
 
 /** Store another answer of its turn, and show it. @param {AnswerRecord} answer */
 function addVersion(answer) {
-  const { turn, pane } = answer;
   session.tree.answers.set(answer.id, answer);
-  const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
-  const head = { turn, answers: shown.map((one) => (one.pane === pane ? answer.id : one.id)) };
-  return changeRecord({ head, updated: Date.now() }, { answers: [answer] });
+  return changeRecord({ head: headWith(answer), updated: Date.now() }, { answers: [answer] });
+}
+
+/** Return the head that has an answer in the place of the one that is shown. @param {AnswerRecord} answer @returns {Head} */
+function headWith({ id, turn, pane }) {
+  const { answers } = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn));
+  return { turn, answers: answers.map((one) => (one.pane === pane ? id : one.id)) };
 }
 
 /** Have a model go on with an answer that was broken off. @param {string} id */
@@ -101,24 +104,18 @@ export async function callTools(id) {
   await request(answer);
 }
 
-/** Stop an answer, also one of another tab; without an id all that are shown. @param {string} [id] */
+/** Stop an answer, also one of another tab. @param {string} id */
 export function stop(id) {
-  const ids = id ? [id] : session.path.flatMap(({ answers }) => answers.map((answer) => answer.id));
-  for (const one of ids) {
-    if (running.has(one)) running.get(one)?.abort.abort();
-    else if (id) tell({ kind: "stop", id });
-  }
+  if (running.has(id)) running.get(id)?.abort.abort();
+  else tell({ kind: "stop", id });
 }
 
 /** Show the newest branch with a turn, or with an answer. @param {string} id */
 export const showTurn = (id) => changeRecord({ head: descend(session.tree, endAt(session.tree, id)) });
 
 /** @param {string} id */
-export function showAnswer(id) {
-  const { turn, pane } = /** @type {AnswerRecord} */ (session.tree.answers.get(id));
-  const shown = /** @type {Step} */ (session.path.find((step) => step.turn.id === turn)).answers;
-  return changeRecord({ head: descend(session.tree, { turn, answers: shown.map((one) => (one.pane === pane ? id : one.id)) }) });
-}
+export const showAnswer = (id) =>
+  changeRecord({ head: descend(session.tree, headWith(/** @type {AnswerRecord} */ (session.tree.answers.get(id)))) });
 
 /** Change fields of the conversation: models, system, think, tools, options. @param {Partial<Conversation>} fields */
 export function change(fields) {
@@ -242,11 +239,7 @@ async function changeRecord(fields, records = {}) {
   replaceRow(session.conversation);
   refresh();
   if (!session.conversation.id) return;
-  try {
-    await keep(session.conversation.id, { patch: fields, ...records });
-  } catch (error) {
-    showError(error);
-  }
+  await attempt(keep(session.conversation.id, { patch: fields, ...records }));
 }
 
 function tellPresets() {

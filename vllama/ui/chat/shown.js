@@ -12,12 +12,7 @@ const LAST_MODEL = "last-model";
 /** The answers that are written here: id → {answer, abort}. They go on when another page is shown. @type {Map<string, { answer: AnswerRecord, abort: AbortController }>} */
 export const running = new Map();
 
-/**
- * `list` has all conversations, the latest first; `path` is the branch of `conversation` that is shown
- * (see tree.js), `files` what is attached to its turns. `trouble`: {kind, text} of what keeps
- * conversations from being stored. `opened` is another number whenever another conversation is shown.
- * @type {Session}
- */
+/** @type {Session} */
 export const session = {
   list: [],
   conversation: makeConversation(),

@@ -3,19 +3,9 @@
  *
  * A conversation is a tree: a turn (what the user said) follows the answers in its `after`, and each
  * answer belongs to a turn. So an edit adds a turn, a regeneration adds an answer, and no write ever
- * touches what another tab has written. Every function here is one transaction.
- *
- * conversations  id, title, titled (the user named it), created, updated, models, system, think, tools,
- *                off (tools of MCP servers), options, head: {turn, answers} (the end of the branch that is shown)
- * turns          id, conversation, after (ids of answers, one per pane; [] at the beginning), at, text, files (ids)
- * answers        id, conversation, turn, pane, model, at, saved, error, messages,
- *                state: writing, done, stopped, failed, broken (its page was closed),
- *                stream: {id, at, since} (the id of its request, the bytes that were read, the start)
- * files          id, conversation, kind (image, text), name, blob or text
- * presets        id, name, system, think, tools, off, options
+ * touches what another tab has written. Every function here is one transaction;
+ * types.d.ts describes the records.
  */
-
-import { convertAll } from "./takeover.js";
 
 const DATABASE = "vllama";
 const VERSION = 2;
@@ -188,16 +178,12 @@ async function transact(names, mode, work, options) {
 /** @returns {Promise<IDBDatabase>} */
 function openDatabase() {
   const request = indexedDB.open(DATABASE, VERSION);
-  request.onupgradeneeded = ({ oldVersion }) => {
-    const { result: database, transaction } = /** @type {IDBOpenDBRequest & { transaction: IDBTransaction }} */ (request);
-    const conversations =
-      oldVersion === 0
-        ? database.createObjectStore("conversations", { keyPath: "id" })
-        : transaction.objectStore("conversations");
-    conversations.createIndex("updated", "updated");
+  request.onupgradeneeded = () => {
+    const { result: database } = request;
+    for (const name of database.objectStoreNames) database.deleteObjectStore(name); // version 1 was before 0.2.0
+    database.createObjectStore("conversations", { keyPath: "id" }).createIndex("updated", "updated");
     for (const name of PARTS) database.createObjectStore(name, { keyPath: "id" }).createIndex("conversation", "conversation");
     database.createObjectStore("presets", { keyPath: "id" });
-    if (oldVersion === 1) convertAll(transaction, newId);
   };
   request.onblocked = () => report("blocked"); // a tab with the page of an earlier version is open
   return settle(request).then(

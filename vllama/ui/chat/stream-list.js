@@ -26,8 +26,7 @@ class StreamList extends View {
       this.isRefused = isForbidden(error);
       return { running: [], ended: [] };
     });
-    this.rows = [...running, ...ended.toReversed()].filter(({ id, path }) => path === "/api/chat" && !isOwn(id));
-    this.update();
+    this.change({ rows: [...running, ...ended.toReversed()].filter(({ id, path }) => path === "/api/chat" && !isOwn(id)) });
   }
 
   template() {
@@ -54,8 +53,7 @@ class StreamText extends View {
 
   async enter() {
     const onChange = () => this.update();
-    this.end = await streamAnswer(undefined, this.message, { stream: this.stream, signal: this.leaving.signal, onChange });
-    this.update();
+    this.change({ end: await streamAnswer(undefined, this.message, { stream: this.stream, signal: this.leaving.signal, onChange }) });
   }
 
   template() {

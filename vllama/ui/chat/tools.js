@@ -1,6 +1,6 @@
 /** Tools of MCP servers in conversations: which a model is offered, what the user allows, and their results. */
 
-import { listCapabilities } from "../live/library.js";
+import { isAble } from "../live/library.js";
 import { keep } from "../parts/keep.js";
 import { showError } from "../parts/notices.js";
 import { makeMessage, makeStream } from "./answer.js";
@@ -33,8 +33,7 @@ const readNames = (own) => (own ? JSON.parse(own) : []).map((/** @type {any} */ 
 export async function findTools(model, { tools: own, off = [] }) {
   /** @type {Map<string, McpChoice>} */
   const found = new Map();
-  const capabilities = listCapabilities(model);
-  if (capabilities.length && !capabilities.includes("tools")) return found;
+  if (!isAble(model, "tools")) return found;
   const taken = readNames(own);
   for (const { server, tools, problem } of await connectAll(PATIENCE_MS)) {
     if (problem) showError(new Error(problem));

@@ -11,13 +11,7 @@ export const makeTree = ({ turns = [], answers = [] } = {}) => ({ turns: byId(tu
 /** @template {{ id: string }} Item @param {Item[]} records */
 const byId = (records) => new Map(records.map((record) => [record.id, record]));
 
-/**
- * Return the branch that ends at `head` ({turn, answers}), from its beginning.
- *
- * Each step has `turn`, the `answers` that are shown, the ids of the `siblings` of the turn (itself
- * among them), and for each answer the ids of its `versions`.
- * @param {Tree} tree @param {Head | null} head
- */
+/** Return the branch that ends at `head`, from its beginning. @param {Tree} tree @param {Head | null} head */
 export function listPath(tree, head) {
   /** @type {Step[]} */
   const path = [];

@@ -10,11 +10,8 @@ const STROKES = ["--series-1", "--series-2", "--series-3", "--series-4"];
 await loadScript(new URL("../vendor/uplot/uPlot.iife.min.js", import.meta.url)); // sets globalThis.uPlot
 
 class TimeChart extends HTMLElement {
-  /**
-   * Names of the lines; `format` writes a value. `dots`: there are values at some times only, so no
-   * line is drawn. `steps` are the distances between the lines of the grid. To be set before `show`.
-   */
-  /** @type {string[]} */ series = [];
+  // to be set before `show` (see Chart)
+  /** @type {string[]} */ series = []; // names of the lines
   /** @type {Format} */ format = String;
   dots = false;
   range = 0; // seconds
@@ -66,9 +63,11 @@ class TimeChart extends HTMLElement {
     const brush = /** @type {CanvasRenderingContext2D} */ (document.createElement("canvas").getContext("2d"));
     /** Return a color of the theme in hexadecimal. @param {string} name */
     const color = (name) => {
-      brush.fillStyle = style.getPropertyValue(name);
+      this.style.color = `var(${name})`;
+      brush.fillStyle = style.color;
       return brush.fillStyle;
     };
+    const [good, bad] = ["--good", "--bad"].map(color);
     const axis = {
       stroke: color("--muted"),
       grid: { stroke: color("--line"), width: 1 },
@@ -101,15 +100,15 @@ class TimeChart extends HTMLElement {
             value: (_, value) => (value === null || value === undefined ? "–" : this.format(value)),
           })),
         ],
-        hooks: { draw: [(plot) => this.drawMarks(plot, color)], setCursor: [() => this.showLatest()] },
+        hooks: { draw: [(plot) => this.drawMarks(plot, good, bad)], setCursor: [() => this.showLatest()] },
       },
       this.data,
       this,
     );
   }
 
-  /** @param {Plot} plot @param {(name: string) => string} color */
-  drawMarks(plot, color) {
+  /** @param {Plot} plot @param {string} good @param {string} bad */
+  drawMarks(plot, good, bad) {
     const { ctx, bbox } = plot;
     ctx.save();
     ctx.lineWidth = 1;
@@ -117,7 +116,7 @@ class TimeChart extends HTMLElement {
     for (const mark of this.marks) {
       const x = Math.round(plot.valToPos(mark.time, "x", true));
       if (x < bbox.left || x > bbox.left + bbox.width) continue;
-      ctx.strokeStyle = color(mark.kind === "fail" || mark.kind === "evict" ? "--bad" : "--good");
+      ctx.strokeStyle = mark.kind === "fail" || mark.kind === "evict" ? bad : good;
       ctx.beginPath();
       ctx.moveTo(x, bbox.top);
       ctx.lineTo(x, bbox.top + bbox.height);

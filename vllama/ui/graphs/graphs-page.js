@@ -4,7 +4,8 @@ import "./chart.js";
 import { clock, count, duration, memorySize, rate } from "../format.js";
 import { mayNotRead, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
-import { showError } from "../parts/notices.js";
+import { attempt } from "../parts/notices.js";
+import { section, table } from "../parts/table.js";
 import { poolTitle } from "../models/memory-overview.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -17,6 +18,13 @@ const RANGES = [["5 minutes", 300], ["1 hour", HOUR_S], ["6 hours", 6 * HOUR_S],
 const MOST_ROWS = 60; // of the table
 const REFRESH_MS = 1_800_000; // the event stream has the last hour
 const MOST_LINES = 4; // as many colors there are
+/** @type {Column<Mark>[]} */
+const MARK_COLUMNS = [
+  ["Time", (mark) => clock(mark.time)],
+  ["What", (mark) => badge(mark.kind)],
+  ["Model", (mark) => mark.model],
+  ["Why", (mark) => mark.reason || "–"],
+];
 const MEMORY_STEPS = Array.from({ length: 24 }, (_, power) => 2 ** (power + 20)); // from 1 MiB
 
 class GraphsPage extends View {
@@ -34,18 +42,8 @@ class GraphsPage extends View {
 
   /** @param {number} range */
   choose(range) {
-    this.range = range;
-    this.update();
-    if (range > HOUR_S) this.readDay();
-  }
-
-  async readDay() {
-    try {
-      this.day = await ask("api/samples");
-    } catch (error) {
-      showError(error);
-    }
-    this.update();
+    this.change({ range });
+    if (range > HOUR_S) attempt(ask("api/samples").then((day) => this.change({ day })));
   }
 
   /** Take what is in the range, and the sample before: it holds until the first of them. */
@@ -72,7 +70,7 @@ class GraphsPage extends View {
     return html`
       <div class="row">
         <h1 class="grow">Graphs</h1>
-        <div class="ranges" role="group" aria-label="Time shown">
+        <div class="options" role="group" aria-label="Time shown">
           ${RANGES.map(([name, range]) => html`<button aria-pressed=${range === this.range} @click=${() => this.choose(range)}>${name}</button>`)}
         </div>
       </div>
@@ -111,46 +109,22 @@ class GraphsPage extends View {
   }
 
   markTable() {
-    const { marks } = this;
-    if (!marks.length) return nothing;
-    return html`<section aria-labelledby="marks-title">
-      <h2 id="marks-title">Loads and evictions</h2>
-      <table class="cards marks">
-        <thead><tr><th scope="col">Time</th><th scope="col">What</th><th scope="col">Model</th><th scope="col">Why</th></tr></thead>
-        <tbody>
-          ${marks.toReversed().map(
-            (mark) => html`<tr>
-              <th scope="row">${clock(mark.time)}</th>
-              <td data-label="What">${badge(mark.kind)}</td>
-              <td data-label="Model">${mark.model}</td>
-              <td data-label="Why">${mark.reason || "–"}</td>
-            </tr>`,
-          )}
-        </tbody>
-      </table>
-    </section>`;
+    if (!this.marks.length) return nothing;
+    return section("Loads and evictions", table("cards marks", MARK_COLUMNS, this.marks.toReversed()));
   }
 
   numberTable() {
     const { samples } = this;
     if (!samples.length) return nothing;
-    const columns = this.charts.flatMap(({ title, lines, format }) =>
-      lines.map((line) => ({ name: `${title}: ${line.label}`, values: line.values, format })),
-    );
+    /** @type {(chart: Chart) => Column<number>[]} */
+    const columnsOf = ({ title, lines, format }) =>
+      lines.map(({ label, values }) => [`${title}: ${label}`, (index) => show(values[index], format), "number"]);
+    /** @type {Column<number>[]} */
+    const columns = [["Time", (index) => clock(samples[index].time)], ...this.charts.flatMap(columnsOf)];
     return html`<details>
       <summary>Values</summary>
       <div class="scroll" tabindex="0" role="region" aria-label="Values of the time shown">
-        <table class="plain">
-          <thead><tr><th scope="col">Time</th>${columns.map(({ name }) => html`<th scope="col">${name}</th>`)}</tr></thead>
-          <tbody>
-            ${thin(samples, this.range / MOST_ROWS).map(
-              (index) => html`<tr>
-                <th scope="row">${clock(samples[index].time)}</th>
-                ${columns.map(({ values, format }) => html`<td class="number">${show(values[index], format)}</td>`)}
-              </tr>`,
-            )}
-          </tbody>
-        </table>
+        ${table("plain", columns, thin(samples, this.range / MOST_ROWS))}
       </div>
     </details>`;
   }

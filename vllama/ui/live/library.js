@@ -1,5 +1,6 @@
 /** The models on the server's disk; the event stream tells of those that run, and when to ask again. */
 
+import { keep } from "../parts/keep.js";
 import { ask, isLocked, readKey } from "../server.js";
 import { changes, state } from "./state.js";
 
@@ -21,7 +22,7 @@ export function refreshLibrary() {
       ({ models }) => {
         library.models = models;
         library.loaded = true;
-        keep(models);
+        keep(findStorage(), KEPT, JSON.stringify({ models }));
         changes.dispatchEvent(new Event("library"));
       },
       (error) => {
@@ -33,19 +34,8 @@ export function refreshLibrary() {
         throw error;
       },
     )
-    .finally(() => {
-      running = null;
-    });
+    .finally(() => (running = null));
   return running;
-}
-
-/** @param {LocalModel[]} models */
-function keep(models) {
-  try {
-    findStorage().setItem(KEPT, JSON.stringify({ models }));
-  } catch {
-    findStorage().removeItem(KEPT); // no room: the next visit begins without it
-  }
 }
 
 // a list that is under way may be from before the change
@@ -72,7 +62,8 @@ export function listNames() {
   return [...new Set([...running, ...others])];
 }
 
-/** Return what a model can do: "completion", "vision", "tools", "thinking", "embedding", … @param {string} name */
-export function listCapabilities(name) {
-  return library.models.find((row) => row.name === name)?.capabilities ?? [];
+/** Tell whether a model is able to do something, or may be: not of all is it known. @param {string} name @param {string} capability "completion", "vision", "tools", … */
+export function isAble(name, capability) {
+  const { capabilities = [] } = library.models.find((row) => row.name === name) ?? {};
+  return !capabilities.length || capabilities.includes(capability);
 }

@@ -11,11 +11,11 @@ const MOST_ENDED = 200;
 export const state = {
   connection: { status: "connecting" },
   version: "",
-  models: new Map(), // by name: loaded, loading and failed ones
-  requests: new Map(), // by id: waiting and running ones
-  ended: [], // newest first
-  pulls: new Map(), // by name
-  samples: [], // oldest first, of the last hour
+  models: new Map(),
+  requests: new Map(),
+  ended: [],
+  pulls: new Map(),
+  samples: [],
   marks: [],
 };
 
@@ -99,11 +99,6 @@ export function findLive(name) {
 
 /** Return the names of all models that share an engine. @param {ModelRow} [live] */
 export const listSharing = (live) => (live ? [live.name, ...live.other_names] : []);
-
-/** Return the newest sample, undefined before the first. */
-export function latestSample() {
-  return state.samples.at(-1);
-}
 
 /** @param {string} topic */
 function announce(topic) {

@@ -5,7 +5,7 @@
  * Without a key, or with one that may not read it, it ends: only another key would change that.
  */
 
-import { explain, isForbidden, isLocked, readLines, send } from "../server.js";
+import { explain, isForbidden, isLocked, readEvents, send } from "../server.js";
 import { apply, setConnection } from "./state.js";
 
 const FIRST_PAUSE_MS = 500;
@@ -22,9 +22,7 @@ export async function follow() {
   for (;;) {
     let reason = "the server closed the stream";
     try {
-      await read(() => {
-        pause = FIRST_PAUSE_MS;
-      });
+      await read(() => (pause = FIRST_PAUSE_MS));
     } catch (error) {
       reason = explain(error);
       if (isForbidden(error) || isLocked(error)) {
@@ -56,18 +54,10 @@ async function read(onSnapshot) {
   try {
     expectMore();
     const response = await send("api/events", { signal: abort.signal });
-    let name = "message";
-    let data = "";
-    for await (const line of readLines(response)) {
+    for await (const { name, data } of readEvents(response)) {
       expectMore();
-      if (line.startsWith("event:")) name = line.slice(6).trim();
-      else if (line.startsWith("data:")) data += line.slice(5).trim();
-      else if (line.trim() === "") {
-        if (data) apply(/** @type {keyof Events} */ (name), JSON.parse(data));
-        if (name === "snapshot") onSnapshot();
-        name = "message";
-        data = "";
-      }
+      if (data) apply(/** @type {keyof Events} */ (name), JSON.parse(data));
+      if (name === "snapshot") onSnapshot();
     }
   } finally {
     clearTimeout(timer);
@@ -76,12 +66,8 @@ async function read(onSnapshot) {
 }
 
 /** @param {number} milliseconds @returns {Promise<void>} */
-function rest(milliseconds) {
-  return new Promise((resolve) => {
-    const timer = setTimeout(resolve, milliseconds);
-    wake = () => {
-      clearTimeout(timer);
-      resolve();
-    };
+const rest = (milliseconds) =>
+  new Promise((resolve) => {
+    wake = resolve;
+    setTimeout(resolve, milliseconds);
   });
-}

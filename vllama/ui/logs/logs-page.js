@@ -3,6 +3,7 @@
 import "../parts/windowed-list.js";
 import { clock, count, plural } from "../format.js";
 import { isWithoutKey } from "../live/state.js";
+import { check, searchField, select } from "../parts/fields.js";
 import { showError } from "../parts/notices.js";
 import { linkTo, readRoute } from "../route.js";
 import { ask, isForbidden, readLines, send } from "../server.js";
@@ -20,7 +21,7 @@ class LogsPage extends View {
 
   /** @type {Answer<"api/logs">["logs"]} */ logs = [];
   /** @type {string[]} */ lines = [];
-  pattern = "";
+  text = ""; // what is searched
   following = true;
   onlyMatches = true;
   /** @type {string | undefined} */ name;
@@ -36,6 +37,10 @@ class LogsPage extends View {
     this.refresh().then(() => this.open());
   }
 
+  get pattern() {
+    return this.text.toLowerCase();
+  }
+
   leave() {
     this.reading?.abort();
   }
@@ -45,38 +50,20 @@ class LogsPage extends View {
       return html`<h1>Logs</h1>
         <p class="muted">Only keys with the scope <code>admin</code> can see the logs.</p>`;
     }
+    /** @type {[string, string][]} */
+    const logs = this.logs.map(({ name }) => [name, name === OWN ? "vllama itself" : name]);
     return html`
       <h1>Logs</h1>
       <div class="row">
-        <label
-          ><span>Log</span>
-          <select @change=${(event) => (location.hash = linkTo("logs", event.target.value))}>
-            ${this.logs.map(
-              ({ name }) => html`<option value=${name} .selected=${name === this.name}>
-                ${name === OWN ? "vllama itself" : name}
-              </option>`,
-            )}
-          </select></label
-        >
+        <label><span>Log</span> ${select("", logs, this.name ?? "", (name) => (location.hash = linkTo("logs", name)))}</label>
         ${this.attemptChoice()}
-        <label class="grow"
-          ><span>Search</span>
-          <input
-            type="search"
-            placeholder="Search the log; press Enter for the next match"
-            @input=${(event) => this.search(event.target.value)}
-            @keydown=${this.press}
-        /></label>
+        <label class="grow" @keydown=${this.press}><span>Search</span>
+          ${searchField("", "Search the log; press Enter for the next match", this.text, (text) => this.change({ text, found: -1 }))}
+        </label>
         <button title="Previous match (Shift+Enter)" aria-label="Previous match" ?disabled=${!this.pattern} @click=${() => this.step(-1)}>↑</button>
         <button title="Next match (Enter)" aria-label="Next match" ?disabled=${!this.pattern} @click=${() => this.step(1)}>↓</button>
-        <label class="check"
-          ><input type="checkbox" .checked=${this.onlyMatches} @change=${(event) => this.set("onlyMatches", event)} />
-          Only lines with it</label
-        >
-        <label class="check"
-          ><input type="checkbox" .checked=${this.following} @change=${(event) => this.set("following", event)} />
-          Follow</label
-        >
+        ${check("Only lines with it", this.onlyMatches, (onlyMatches) => this.change({ onlyMatches, found: -1 }))}
+        ${check("Follow", this.following, (following) => this.follow(following))}
       </div>
       <p class="muted" role="status">${this.summary()}</p>
       <windowed-list class="log" role="region" aria-label="Lines of the log"></windowed-list>
@@ -87,20 +74,11 @@ class LogsPage extends View {
   attemptChoice() {
     const attempts = this.logs.find((log) => log.name === this.name)?.attempts ?? [];
     if (attempts.length < 2) return nothing;
-    return html`<label
-      ><span>Attempt</span>
-      <select @change=${(event) => (location.hash = linkTo("logs", this.name, { attempt: event.target.value || undefined }))}>
-        <option value="" .selected=${!this.attempt}>newest</option>
-        ${attempts.toReversed().map(
-          ({ attempt, written_at: time }) => html`<option
-            value=${attempt}
-            .selected=${String(attempt) === this.attempt}
-          >
-            ${attempt}, until ${clock(time)}
-          </option>`,
-        )}
-      </select></label
-    >`;
+    /** @type {[string, string][]} */
+    const values = attempts.toReversed().map(({ attempt, written_at: time }) => [String(attempt), `${attempt}, until ${clock(time)}`]);
+    /** @param {string} attempt */
+    const choose = (attempt) => (location.hash = linkTo("logs", this.name, { attempt: attempt || undefined }));
+    return html`<label><span>Attempt</span> ${select("", [["", "newest"], ...values], this.attempt ?? "", choose)}</label>`;
   }
 
   summary() {
@@ -136,11 +114,6 @@ class LogsPage extends View {
     return line.toLowerCase().includes(this.pattern);
   }
 
-  /** @param {string} text */
-  search(text) {
-    this.change({ pattern: text.toLowerCase(), found: -1 });
-  }
-
   /** @param {FieldEvent} event */
   press(event) {
     if (event.key !== "Enter" || !this.pattern) return;
@@ -158,15 +131,14 @@ class LogsPage extends View {
         ? places.find((index) => index > this.found)
         : places.findLast((index) => index < this.found || this.found < 0);
     this.found = next ?? /** @type {number} */ (places.at(direction > 0 ? 0 : -1));
-    this.following = false; // or the next line would scroll it out of sight
-    this.update();
+    this.change({ following: false }); // or the next line would scroll it out of sight
     this.querySelector("windowed-list")?.scrollToRow(this.found);
   }
 
-  /** @param {"following" | "onlyMatches"} field @param {FieldEvent} event */
-  set(field, event) {
-    this.change({ [field]: event.target.checked, found: -1 });
-    if (field === "following" && this.following) this.querySelector("windowed-list")?.scrollToEnd();
+  /** @param {boolean} following */
+  follow(following) {
+    this.change({ following, found: -1 });
+    if (following) this.querySelector("windowed-list")?.scrollToEnd();
   }
 
   async refresh() {

@@ -5,7 +5,7 @@ import { readSetting } from "../live/settings.js";
 import { refreshNodes } from "../live/nodes.js";
 import { findLive, listSharing } from "../live/state.js";
 import { confirm } from "../parts/dialogs.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { attempt, showSuccess } from "../parts/notices.js";
 import { ask, send } from "../server.js";
 
 const FOREVER = -1;
@@ -68,14 +68,7 @@ export async function setDrained(name, action) {
 }
 
 /** @param {Promise<unknown>} promise @param {string} success */
-async function report(promise, success) {
-  try {
-    await promise;
-    showSuccess(success);
-  } catch (error) {
-    showError(error);
-  }
-}
+const report = (promise, success) => attempt(promise.then(() => showSuccess(success)));
 
 /** Download a model, whether or not this page stays open; the event stream tells how far it is. @param {string} name */
 export const pull = (name) =>

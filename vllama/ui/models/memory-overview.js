@@ -3,7 +3,7 @@
 import { queueCards } from "../activity/queues.js";
 import { plural, rate } from "../format.js";
 import { rateNow } from "../live/rates.js";
-import { latestSample, listSharing, state } from "../live/state.js";
+import { listSharing, state } from "../live/state.js";
 import { memoryBar } from "../parts/memory-bar.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -22,7 +22,7 @@ export function toneOf({ name }) {
 
 /** Return the picture of the machine, nothing before the first sample. */
 export function machine() {
-  const pools = Object.entries(latestSample()?.memory ?? {});
+  const pools = Object.entries(state.samples.at(-1)?.memory ?? {});
   if (!pools.length) return nothing;
   const requests = [...state.requests.values()];
   const waiting = requests.filter((row) => row.state === "waiting").length;

@@ -94,7 +94,7 @@ class ModelCard extends Planned {
       </div>
       <div class="row">
         ${this.download()}
-        <button class="disclosure" aria-expanded=${isOpen} aria-label="Plan of ${this.model}" @click=${this.unfold}>Plan</button>
+        <button class="disclosure" aria-expanded=${isOpen} aria-label="Plan for ${this.model}" @click=${this.unfold}>Plan</button>
       </div>
       ${isOpen && plan ? planReport(plan) : nothing}
     `;

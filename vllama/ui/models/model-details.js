@@ -66,7 +66,7 @@ const describeKept = ({ count: kept, size, hits }) => `${count(kept)}, ${fileSiz
 /** Return what is wrong with a model whose files cannot be read, and what to do. @param {LocalModel} disk @param {ModelsView} page */
 export const damage = (disk, page) => html`<div class="verdict bad">
   <p><strong>Its files are damaged:</strong> ${disk.problem ?? "they cannot be read"}.</p>
-  <p><strong>What helps:</strong> delete the model, and download or create it again.</p>
+  <p><strong>To fix it:</strong> delete the model, and download or create it again.</p>
   ${page.readOnly ? nothing : html`<button class="danger" @click=${() => actions.remove(disk.name)}>Delete …</button>`}
 </div>`;
 

@@ -6,6 +6,7 @@ import { library, listLive } from "../live/library.js";
 import { listHolders, listNodes } from "../live/nodes.js";
 import { listSharing, mayNotRead } from "../live/state.js";
 import { badge } from "../parts/badge.js";
+import { searchField, select } from "../parts/fields.js";
 import { keep } from "../parts/keep.js";
 import { linkTo } from "../route.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -51,20 +52,13 @@ class ModelList extends View {
   template() {
     const models = listModels().filter((model) => !isRunning(model));
     const order = ORDERS[this.sort] ?? ORDERS.family;
-    const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter)).sort(order.compare);
+    const shown = models.filter(({ name }) => name.toLowerCase().includes(this.filter.trim().toLowerCase())).sort(order.compare);
     return html`<div class="row">
         <h2 id="list-title" class="grow">${listTitle()} <span class="muted">${models.length}</span></h2>
         <label class="check">Sort by
-          <select @change=${(event) => this.setSort(event.target.value)}>
-            ${Object.entries(ORDERS).map(([name, { label }]) => html`<option value=${name} ?selected=${ORDERS[name] === order}>${label}</option>`)}
-          </select>
+          ${select("", Object.entries(ORDERS).map(([name, { label }]) => [name, label]), ORDERS[this.sort] ? this.sort : "family", (sort) => this.setSort(sort))}
         </label>
-        <input
-          type="search"
-          aria-label="Filter models by name"
-          placeholder="Filter"
-          @input=${(event) => this.change({ filter: event.target.value.trim().toLowerCase() })}
-        />
+        ${searchField("Filter models by name", "Filter", this.filter, (filter) => this.change({ filter }))}
       </div>
       ${shown.length ? this.table(shown.slice(0, this.most), order) : this.emptyText(models)}
       ${shown.length > this.most ? html`<button @click=${() => this.change({ most: this.most + STEP })}>Show more of ${count(shown.length)}</button>` : nothing}`;
@@ -77,7 +71,7 @@ class ModelList extends View {
       <thead class="hidden">
         <tr>
           <th scope="col">Model</th>
-          <th scope="col">What it can do</th>
+          <th scope="col">Capabilities</th>
           <th scope="col">State</th>
           <th scope="col">Actions</th>
         </tr>

@@ -30,7 +30,7 @@ class ModelSearch extends View {
     return html`
       <form class="row" role="search" @submit=${this.submit}>
         <label class="grow"
-          ><span>Name of a model, or a part of it</span>
+          ><span>Model name, or part of it</span>
           <input
             name="model"
             type="search"
@@ -71,10 +71,10 @@ class ModelSearch extends View {
   /** @param {number} number */
   describe(number) {
     if (this.problem) return this.problem;
-    if (!this.text) return number ? "These run well on this machine." : "";
+    if (!this.text) return number ? "These models run well on this machine." : "";
     if (this.found?.problem) return `The hub could not be searched: ${this.found.problem}. Models that vllama and Ollama know are shown.`;
     if (!this.found) return "Searching …";
-    return number ? "" : "Nothing is found. Press Enter to look for a model of exactly this name.";
+    return number ? "" : "No models found. Press Enter to look up exactly this name.";
   }
 
   /** Look up names for what is typed, once the user pauses. @param {FieldEvent} event */

@@ -11,6 +11,7 @@ import { forgetPull, isWithoutKey, state } from "../live/state.js";
 import { readSetting } from "../live/settings.js";
 import { icon } from "../parts/icon.js";
 import { showError } from "../parts/notices.js";
+import { section } from "../parts/table.js";
 import { forBrowser, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -57,7 +58,7 @@ class ModelsPage extends View {
           ? nothing
           : html`<button class=${adds ? "" : "primary"} aria-expanded=${adds} @click=${() => this.change({ isAdding: !adds })}>${icon(adds ? "close" : "plus")} ${adds ? "Close" : "Add a model"}</button>`}
       </header>
-      ${adds ? html`<section aria-labelledby="add-title"><h2 id="add-title">Add a model</h2><model-search ?autofocus=${this.isAdding}></model-search></section>` : nothing}
+      ${adds ? section("Add a model", html`<model-search ?autofocus=${this.isAdding}></model-search>`) : nothing}
       ${this.readOnly ? nothing : this.downloads()}
       <div class="halves">
         <div>${machine()} ${this.failures()} ${this.running()} ${nodeTable()}</div>
@@ -70,20 +71,15 @@ class ModelsPage extends View {
     const failed = [...state.models.values()].filter((row) => row.state === "failed" && row.error);
     const damaged = library.models.filter((disk) => isDamaged(disk) && !failed.some(({ name }) => name === disk.name));
     if (!failed.length && !damaged.length) return nothing;
-    return html`<section aria-labelledby="failed-title">
-      <h2 id="failed-title">Needs attention</h2>
+    return section("Needs attention", html`
       ${failed.map((row) => html`<div class="card"><h3>${row.name}</h3>${failure(row)}</div>`)}
       ${damaged.map((disk) => html`<div class="card"><h3>${disk.name}</h3>${damage(disk, this)}</div>`)}
-    </section>`;
+    `);
   }
 
   downloads() {
     const pulls = [...state.pulls.values()].filter((row) => !row.ended_at || row.error || isStopped(row));
-    if (!pulls.length) return nothing;
-    return html`<section aria-labelledby="downloads-title">
-      <h2 id="downloads-title">Downloads</h2>
-      <ul class="downloads card">${pulls.map((row) => this.download(row))}</ul>
-    </section>`;
+    return pulls.length ? section("Downloads", html`<ul class="downloads card">${pulls.map((row) => this.download(row))}</ul>`) : nothing;
   }
 
   /** @param {PullRow} row */
@@ -108,10 +104,8 @@ class ModelsPage extends View {
   running() {
     const models = listModels().filter(isRunning);
     if (!models.length) return nothing;
-    return html`<section aria-labelledby="running-title">
-      <h2 id="running-title">Loaded <span class="muted">${models.length}</span></h2>
-      <div class="running-models">${repeat(models, ({ name }) => name, (model) => runningCard(model, this))}</div>
-    </section>`;
+    const cards = html`<div class="running-models">${repeat(models, ({ name }) => name, (model) => runningCard(model, this))}</div>`;
+    return section("Loaded", cards, models.length);
   }
 
   list() {

@@ -3,6 +3,7 @@
 import { clock, count, memorySize } from "../format.js";
 import { listNodes } from "../live/nodes.js";
 import { badge } from "../parts/badge.js";
+import { section, table } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { setDrained } from "./actions.js";
 
@@ -10,41 +11,30 @@ import { setDrained } from "./actions.js";
 export function nodeTable() {
   const nodes = listNodes();
   if (!nodes.length) return nothing;
-  return html`<section aria-labelledby="nodes-title">
-    <h2 id="nodes-title">Nodes <span class="muted">${nodes.length}</span></h2>
-    <table class="cards nodes">
-      <thead>
-        <tr>
-          ${["Node", "State", "Loaded"].map((text) => html`<th scope="col">${text}</th>`)}
-          ${["Running", "Waiting", "GPU free", "RAM free"].map((text) => html`<th scope="col" class="number">${text}</th>`)}
-          <th scope="col"><span class="hidden">Actions</span></th>
-        </tr>
-      </thead>
-      <tbody>${nodes.map(nodeRow)}</tbody>
-    </table>
-  </section>`;
+  return section("Nodes", table("cards nodes", COLUMNS, nodes, { key: ({ name }) => name }), nodes.length);
 }
 
+/** @type {Column<NodeRow>[]} */
+const COLUMNS = [
+  ["Node", ({ name }) => name],
+  ["State", (row) => html`${badge(row.state)} ${describeTrouble(row)}`],
+  ["Loaded", ({ loaded }) => loaded.join(", ") || "–"],
+  ["Running", (row) => (isLost(row) ? "–" : count(row.running)), "number"],
+  ["Waiting", (row) => (isLost(row) ? "–" : count(row.waiting)), "number"],
+  ["GPU free", (row) => (isLost(row) || !row.gpu_free ? "–" : memorySize(row.gpu_free)), "number"],
+  ["RAM free", (row) => (isLost(row) || !row.ram_free ? "–" : memorySize(row.ram_free)), "number"],
+  ["Actions", drainButton, "actions"],
+];
+
 /** @param {NodeRow} row */
-function nodeRow(row) {
-  const { name, state } = row;
-  const isLost = state === "lost";
-  /** @param {number} bytes */
-  const size = (bytes) => (isLost || !bytes ? "–" : memorySize(bytes));
-  return html`<tr data-node=${name}>
-    <th scope="row">${name}</th>
-    <td data-label="State">${badge(state)} ${describeTrouble(row)}</td>
-    <td data-label="Loaded">${row.loaded.join(", ") || "–"}</td>
-    <td data-label="Running" class="number">${isLost ? "–" : count(row.running)}</td>
-    <td data-label="Waiting" class="number">${isLost ? "–" : count(row.waiting)}</td>
-    <td data-label="GPU free" class="number">${size(row.gpu_free)}</td>
-    <td data-label="RAM free" class="number">${size(row.ram_free)}</td>
-    <td class="actions">
-      ${isLost ? nothing : state === "draining"
-        ? html`<button aria-label="Undrain ${name}" @click=${() => setDrained(name, "undrain")}>Undrain</button>`
-        : html`<button aria-label="Drain ${name}" @click=${() => setDrained(name, "drain")}>Drain</button>`}
-    </td>
-  </tr>`;
+const isLost = ({ state }) => state === "lost";
+
+/** @param {NodeRow} row */
+function drainButton({ name, state }) {
+  if (state === "lost") return nothing;
+  const action = state === "draining" ? "undrain" : "drain";
+  const word = state === "draining" ? "Undrain" : "Drain";
+  return html`<button aria-label="${word} ${name}" @click=${() => setDrained(name, action)}>${word}</button>`;
 }
 
 /** @param {NodeRow} row */

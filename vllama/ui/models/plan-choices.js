@@ -1,7 +1,7 @@
 /** The plan of a model that is here, and its load options, each with what it changes in the plan. */
 
 import { count, memorySize } from "../format.js";
-import { latestSample } from "../live/state.js";
+import { state } from "../live/state.js";
 import { ask } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { load } from "./actions.js";
@@ -9,7 +9,7 @@ import { Planned } from "./planned.js";
 import { planReport } from "./plan-report.js";
 
 const CONTEXTS = [4096, 8192, 16_384, 32_768, 65_536, 131_072, 262_144];
-const CACHES = [["f16", "f16"], ["q8_0", "q8_0: half of f16"], ["q4_0", "q4_0: a quarter, less exact"]];
+const CACHES = [["f16", "f16"], ["q8_0", "q8_0: half of f16"], ["q4_0", "q4_0: a quarter, less precise"]];
 
 class PlanChoices extends Planned {
   isAdmin = false; // to be set before it is shown: the key may choose what is not Ollama's
@@ -50,7 +50,7 @@ class PlanChoices extends Planned {
     const { engines = [], context_length: context = 0, max_context_length: most, reasons = [] } = first;
     const contexts = CONTEXTS.filter((tokens) => tokens <= (most ?? tokens));
     const installed = engines.filter((row) => row.version);
-    const hasGpu = Object.keys(latestSample()?.memory ?? {}).some((pool) => pool !== "ram");
+    const hasGpu = Object.keys(state.samples.at(-1)?.memory ?? {}).some((pool) => pool !== "ram");
     const isChosen = Object.keys(this.choice).length;
     const isLoaded = this.plan?.loaded;
     return html`<details class="load-options">
@@ -69,7 +69,7 @@ class PlanChoices extends Planned {
         <button class="primary" ?disabled=${!isChosen || this.asking || this.plan?.error} @click=${() => load(this.model, this.choice, isLoaded)}>
           ${isLoaded ? "Reload" : "Load"} with these options
         </button>
-        <small>They hold until the model is unloaded. The config file keeps them for every load.</small>
+        <small>These options apply until the model is unloaded. To use them for every load, set them in the config file.</small>
       </p>
     </details>`;
   }
@@ -107,7 +107,7 @@ class PlanChoices extends Planned {
 
 /** Say what is different in a plan: context and memory, else its reasons. @param {Plan} before @param {Plan} after */
 function describeChange(before, after) {
-  if (after.error) return "It does not fit so.";
+  if (after.error) return "It does not fit with these options.";
   const changes = (after.devices ?? []).map(({ device, pool, takes_bytes: bytes }) => {
     const was = before.devices?.find((row) => row.pool === pool)?.takes_bytes ?? 0;
     return was === bytes ? "" : `${device}: ${memorySize(was)} → ${memorySize(bytes)}`;

@@ -2,6 +2,7 @@
 
 import { count, fileSize } from "../format.js";
 import { memoryBar } from "../parts/memory-bar.js";
+import { table } from "../parts/table.js";
 import { isForTerminal } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
@@ -26,9 +27,9 @@ export function planReport(plan) {
     ${fits ? goodNews(plan) : badNews(plan)}
     ${plan.devices?.map((device) => deviceBar(plan, device))}
     ${list("Parameters", plan.parameters)} ${list("Why", plan.reasons)} ${list("Notes", plan.notes)}
-    ${section("Available quantizations", candidateTable(plan.candidates), !fits)}
-    ${section("Engines", engineTable(plan.engines))}
-    ${section("If it does not start", ladder(plan))} ${section("Files", fileTable(plan.files))}
+    ${section("Available quantizations", choices(CANDIDATES, plan.candidates), !fits)}
+    ${section("Engines", choices(ENGINES, plan.engines))}
+    ${section("If it does not start", ladder(plan))} ${section("Files", choices(FILES, plan.files))}
     ${section("Command", plan.command?.length ? html`<pre>${plan.command.join(" ")}</pre>` : nothing)}
   </div>`;
 }
@@ -95,39 +96,33 @@ function section(title, content, open = false) {
   return html`<details ?open=${open}><summary>${title}</summary>${content}</details>`;
 }
 
-/** Return a table, nothing without rows; the first cell of a row is its heading. @param {string[]} headings @param {{ taken?: boolean, cells: Renderable[] }[]} [rows] */
-function table(headings, rows) {
-  if (!rows?.length) return nothing;
-  return html`<table class="plain">
-    <thead><tr>${headings.map((text) => html`<th scope="col">${text}</th>`)}</tr></thead>
-    <tbody>
-      ${rows.map(
-        ({ taken, cells: [first, ...others] }) => html`<tr class=${taken ? "taken" : ""}>
-          <th scope="row">${taken ? "→ " : ""}${first ?? "–"}</th>
-          ${others.map((cell) => html`<td>${cell ?? "–"}</td>`)}
-        </tr>`,
-      )}
-    </tbody>
-  </table>`;
+/** Return a table of what there is to choose from, nothing without rows. @template {{ taken?: boolean }} Row @param {Column<Row>[]} columns @param {Row[]} [rows] */
+function choices(columns, rows) {
+  const [[label, heading], ...others] = columns;
+  /** @type {Column<Row>} */
+  const first = [label, (row) => html`${row.taken ? "→ " : ""}${heading(row)}`];
+  return rows?.length ? table("plain", [first, ...others], rows, { mark: ({ taken }) => (taken ? "taken" : "") }) : nothing;
 }
 
-/** @param {Plan["engines"]} engines */
-const engineTable = (engines) =>
-  table(["Engine", "Version", "Why, or why not"], engines?.map(({ taken, title, version, reason }) => ({ taken, cells: [title, version, reason] })));
-
-/** @param {Plan["candidates"]} candidates */
-const candidateTable = (candidates) =>
-  table(
-    ["Quantization", "Repository", "Size", "Reason"],
-    candidates?.map((row) => ({ taken: row.taken, cells: [row.quantization, row.repository, fileSize(row.size_bytes), row.reason] })),
-  );
-
-/** @param {Plan["files"]} files */
-const fileTable = (files) =>
-  table(
-    ["File", "Size", "Where"],
-    files?.map((file) => ({ cells: [file.name, fileSize(file.size_bytes), file.here ? "on this disk" : "to download"] })),
-  );
+/** @type {Column<PlanEngine>[]} */
+const ENGINES = [
+  ["Engine", ({ title }) => title],
+  ["Version", ({ version }) => version ?? "–"],
+  ["Why, or why not", ({ reason }) => reason],
+];
+/** @type {Column<Candidate>[]} */
+const CANDIDATES = [
+  ["Quantization", ({ quantization }) => quantization ?? "–"],
+  ["Repository", ({ repository }) => repository],
+  ["Size", (row) => fileSize(row.size_bytes)],
+  ["Reason", ({ reason }) => reason],
+];
+/** @type {Column<Plan["files"][number] & { taken?: boolean }>[]} */
+const FILES = [
+  ["File", ({ name }) => name],
+  ["Size", (file) => fileSize(file.size_bytes)],
+  ["Where", ({ here }) => (here ? "on this disk" : "to download")],
+];
 
 /** The plans that would be tried after a failure; the same steps often suit several kinds. @param {Plan} plan */
 function ladder(plan) {

@@ -2,7 +2,7 @@
 
 import { duration, memorySize, rate, secondsUntil } from "../format.js";
 import { lastRate, rateNow } from "../live/rates.js";
-import { latestSample, listSharing } from "../live/state.js";
+import { listSharing, state } from "../live/state.js";
 import { badge } from "../parts/badge.js";
 import { loadProgress } from "../parts/load-progress.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
@@ -47,7 +47,7 @@ function speed(live) {
 /** Return what it takes of a pool, in words and as a bar of the whole. @param {string} pool @param {ModelRow["memory"][string]} use @param {number} tone */
 function share(pool, { planned, measured }, tone) {
   const bytes = measured || planned;
-  const total = latestSample()?.memory[pool]?.total;
+  const total = state.samples.at(-1)?.memory[pool]?.total;
   if (!bytes) return nothing;
   return html`<div class="share">
     <span>${poolTitle(pool)}</span>

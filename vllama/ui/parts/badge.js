@@ -2,23 +2,14 @@
 
 import { html } from "../vendor/lit-html/lit-html.js";
 
-/** @type {Record<string, string>} */
 const TONES = {
-  ready: "good",
-  running: "good",
-  ok: "good",
-  up: "good",
-  loading: "busy",
-  waiting: "busy",
-  stopping: "busy",
-  draining: "busy",
-  backoff: "bad",
-  failed: "bad",
-  damaged: "bad",
-  lost: "bad",
-  error: "bad",
+  good: ["ready", "running", "ok", "up", "load"],
+  busy: ["loading", "waiting", "stopping", "draining", "evict"],
+  bad: ["backoff", "failed", "damaged", "lost", "error", "fail"],
 };
 
 /** @param {string} word */
-export const badge = (word) =>
-  html`<span class="badge ${TONES[word] ?? "plain"}">${word}</span>`;
+export function badge(word) {
+  const [tone] = Object.entries(TONES).find(([, words]) => words.includes(word)) ?? ["plain"];
+  return html`<span class="badge ${tone}">${word}</span>`;
+}

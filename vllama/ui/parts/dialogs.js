@@ -7,83 +7,69 @@ import { html, nothing, render } from "../vendor/lit-html/lit-html.js";
  * @param {{ title: string, text: string, action: string, field?: { name: string, label: string, hint: string } }} question
  */
 export function confirm({ title, text, action, field }) {
-  return open((close) => html`
+  return open(html`
     <h2 id="dialog-title">${title}</h2>
     <p>${text}</p>
     ${field ? html`<label><span>${field.label}</span><input name=${field.name} placeholder=${field.hint} autocomplete="off" /></label>` : nothing}
-    ${menu(close, action, "danger")}
+    ${menu(action, "danger")}
   `);
 }
 
 /** Ask for one of some names; return null if none is chosen. @param {{ title: string, label: string, names: string[], action: string }} question */
 export async function choose({ title, label, names, action }) {
-  const answer = await open((close) => html`
+  const answer = await open(html`
     <h2 id="dialog-title">${title}</h2>
     <label>${label} <select name="name" autofocus>${names.map((name) => html`<option>${name}</option>`)}</select></label>
-    ${menu(close, action)}
+    ${menu(action)}
   `);
   return answer && String(answer.get("name"));
 }
 
 /** Ask for a key of the server; return null if none is given. @param {boolean} wasRefused */
 export async function askForKey(wasRefused) {
-  const answer = await open((close) => html`
+  const answer = await open(html`
     <h2 id="dialog-title">This server requires a key</h2>
     <p>Ask its operator for a key. Your key stays in this tab.</p>
     ${wasRefused
       ? html`<p class="error" role="alert">The server does not recognize that key.</p>`
       : nothing}
     <label>Key <input name="key" type="password" required autofocus autocomplete="off"></label>
-    ${menu(close, "Continue")}
+    ${menu("Continue")}
   `);
   return answer && String(answer.get("key")).trim();
 }
 
-/** Return the buttons of a question; nothing dangerous has the focus. @param {(data: null) => void} close @param {string} action */
-const menu = (close, action, kind = "primary") => html`<menu>
-  <button type="button" ?autofocus=${kind === "danger"} @click=${() => close(null)}>Cancel</button>
-  <button class=${kind}>${action}</button>
+/** Return the buttons of a question; nothing dangerous has the focus. @param {string} action */
+const menu = (action, kind = "primary") => html`<menu>
+  <button type="button" ?autofocus=${kind === "danger"} @click=${close}>Cancel</button>
+  <button class=${kind} value="yes">${action}</button>
 </menu>`;
+
+/** @param {FieldEvent} event */
+const close = (event) => event.currentTarget.closest("dialog")?.close();
 
 /** Show something to read. @param {string} title @param {Renderable} content */
 export function showDialog(title, content) {
-  return open(
-    (close) => html`
-      <h2 id="dialog-title">${title}</h2>
-      ${content}
-      <menu><button type="button" autofocus @click=${() => close(null)}>Close</button></menu>
-    `,
-    "wide",
-  );
+  const parts = html`
+    <h2 id="dialog-title">${title}</h2>
+    ${content}
+    <menu><button type="button" autofocus @click=${close}>Close</button></menu>
+  `;
+  return open(parts, "wide");
 }
 
-/**
- * Show a dialog; return the data of its form when that is submitted, null if it is closed.
- * @param {(close: (data: FormData | null) => void) => Renderable} makeContent @returns {Promise<FormData | null>}
- */
-function open(makeContent, kind = "") {
+/** Show a dialog; return the data of its form when that is submitted, null if it is closed. @param {Renderable} content @returns {Promise<FormData | null>} */
+function open(content, kind = "") {
   const dialog = document.createElement("dialog");
   dialog.className = kind;
   dialog.setAttribute("aria-labelledby", "dialog-title");
-  /** @type {FormData | null} */
-  let answer = null;
-  /** @param {FormData | null} value */
-  const close = (value) => {
-    answer = value;
-    dialog.close();
-  };
-  /** @param {FormEvent} event */
-  const onSubmit = (event) => {
-    event.preventDefault(); // the policy of the page forbids to send forms
-    close(new FormData(event.target));
-  };
-  render(html`<form @submit=${onSubmit}>${makeContent(close)}</form>`, dialog);
+  render(html`<form method="dialog">${content}</form>`, dialog);
   document.body.append(dialog);
   dialog.showModal();
   return new Promise((resolve) => {
     dialog.addEventListener("close", () => {
       dialog.remove();
-      resolve(answer);
+      resolve(dialog.returnValue ? new FormData(dialog.querySelector("form") ?? undefined) : null);
     });
   });
 }

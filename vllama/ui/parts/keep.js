@@ -6,6 +6,6 @@ export function keep(storage, name, text) {
     if (text) storage.setItem(name, text);
     else storage.removeItem(name);
   } catch {
-    // full, or forbidden
+    storage.removeItem(name); // full: what was kept before is out of date
   }
 }

@@ -7,5 +7,5 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 export function loadProgress(name, { started_at: start, completed, total }) {
   const known = Boolean(completed && total);
   const read = known ? `${fileSize(completed)} of ${fileSize(total)}, ` : "";
-  return html`<progress aria-label="Load of ${name}" value=${known ? completed : nothing} max=${total || 1}></progress> <small>${read}${duration(Math.max(0, -secondsUntil(start)))}</small>`;
+  return html`<progress aria-label="Progress of loading ${name}" value=${known ? completed : nothing} max=${total || 1}></progress> <small>${read}${duration(Math.max(0, -secondsUntil(start)))}</small>`;
 }

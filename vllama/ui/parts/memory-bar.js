@@ -5,8 +5,6 @@ import { html, nothing } from "../vendor/lit-html/lit-html.js";
 
 /**
  * Return a bar of `totalBytes` with `parts` from left to right; what is left is free.
- *
- * Each part has `label`, `bytes`, and `kind` and `tone`, which give its color. `note` stands behind its size.
  * @param {{ title: string, totalBytes: number, parts: MemoryPart[], freeBytes?: number }} device
  */
 export function memoryBar({ title, totalBytes, parts, freeBytes }) {

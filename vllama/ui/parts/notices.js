@@ -20,6 +20,15 @@ export function showError(error) {
   add({ text: explain(error), kind: "error", unreachable: error instanceof Unreachable });
 }
 
+/** Wait for some work, and show why it failed. @param {unknown} work */
+export async function attempt(work) {
+  try {
+    await work;
+  } catch (error) {
+    showError(error);
+  }
+}
+
 /** Drop all errors: the user has left the page that they were about. */
 export function dropErrors() {
   drop(({ kind }) => kind === "error");
@@ -36,7 +45,7 @@ export function noticeList() {
   const row = (notice) => html`<div class="notice ${notice.kind}" ?hidden=${notice !== newest}>
     <span>${notice.text}</span>
     ${notices.length > 1 ? html`<small>+${notices.length - 1}</small>` : nothing}
-    <button class="quiet" aria-label="Dismiss" @click=${() => remove(notice)}>✕</button>
+    <button class="quiet" aria-label="Dismiss" @click=${() => drop((other) => other === notice)}>✕</button>
   </div>`;
   /** @param {Notice["kind"]} kind */
   const of = (kind) => notices.filter((notice) => notice.kind === kind).map(row);
@@ -49,13 +58,8 @@ export function noticeList() {
 /** @param {Notice} notice */
 function add(notice) {
   notices = [...notices.filter((other) => other.text !== notice.text), notice];
-  setTimeout(() => remove(notice), SHOWN_MS[notice.kind]);
+  setTimeout(() => drop((other) => other === notice), SHOWN_MS[notice.kind]);
   changes.dispatchEvent(new Event("notices"));
-}
-
-/** @param {Notice} notice */
-function remove(notice) {
-  drop((other) => other === notice);
 }
 
 /** @param {(notice: Notice) => unknown} matches */

@@ -13,19 +13,15 @@ class WindowedList extends HTMLElement {
   /** @type {string[]} */ rows = [];
   /** @type {(row: string, index: number) => Renderable} */ template = (row) => row;
   following = true;
-  leaving = new AbortController();
   resizing = new ResizeObserver(() => this.draw());
 
   connectedCallback() {
     this.tabIndex = 0; // to be scrolled with the keyboard
-    this.leaving = new AbortController();
-    const { signal } = this.leaving;
-    this.addEventListener("scroll", () => this.draw(), { passive: true, signal });
+    this.onscroll = () => this.draw();
     this.resizing.observe(this);
   }
 
   disconnectedCallback() {
-    this.leaving.abort();
     this.resizing.disconnect();
   }
 

@@ -1,5 +1,7 @@
 /** The reference of the API: all operations in groups, with a search and a form to try each. */
 
+import { searchField } from "../parts/fields.js";
+import { section, table } from "../parts/table.js";
 import { ask, explain, readKey, setKeyPrompt, storeKey } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
@@ -28,8 +30,7 @@ class ApiReference extends View {
 
   async load() {
     try {
-      this.document = await loadDocument();
-      this.update();
+      this.change({ document: await loadDocument() });
       this.models = (await ask("api/tags")).models;
     } catch (error) {
       this.failure = explain(error);
@@ -46,19 +47,11 @@ class ApiReference extends View {
           ${PAGES.map((name) => html`<a href="./#/${name}">${name[0].toUpperCase()}${name.slice(1)}</a>`)}
           <a href="docs.html" aria-current="page">API</a>
         </nav>
-        <label>
-          <span class="hidden">Search</span>
-          <input
-            type="search"
-            placeholder="Search the routes"
-            @input=${(event) => this.change({ search: event.target.value.trim() })}
-          >
-        </label>
-        <a href="../openapi.json">openapi.json</a>
+        ${searchField("Search", "Search the routes", this.search, (search) => this.change({ search }))}
       </header>
       <main id="main" tabindex="-1">
         <h1>The API of vllama ${version}</h1>
-        <p class="intro">${text}</p>
+        <p class="intro">${text} All routes for programs: <a href="../openapi.json">openapi.json</a>.</p>
         <form class="row" @submit=${this.useKey}>
           <label>
             <span>Key, if the server requires one</span>
@@ -74,12 +67,12 @@ class ApiReference extends View {
 
   /** @param {Operation[]} operations */
   select(operations) {
-    return operations.filter((one) => !this.search || matches(one, this.search));
+    return operations.filter((one) => !this.search.trim() || matches(one, this.search.trim()));
   }
 
   /** @param {OperationGroup[]} groups */
   emptyText(groups) {
-    if (!this.search || groups.some(({ operations }) => this.select(operations).length)) return nothing;
+    if (!this.search.trim() || groups.some(({ operations }) => this.select(operations).length)) return nothing;
     return html`<p role="status">No routes match “${this.search}”.</p>`;
   }
 
@@ -87,11 +80,7 @@ class ApiReference extends View {
   group({ name, description, operations }) {
     const found = this.select(operations);
     if (!found.length) return nothing;
-    return html`<section aria-labelledby="group-${name}">
-      <h2 id="group-${name}">${name}</h2>
-      <p class="intro">${withCode(description)}</p>
-      ${found.map((one) => this.operation(one))}
-    </section>`;
+    return section(name, html`<p class="intro">${withCode(description)}</p>${found.map((one) => this.operation(one))}`);
   }
 
   /** @param {Operation} one */
@@ -188,33 +177,16 @@ function errorTable({ responses }) {
     </ul>`;
 }
 
+/** @param {Field} field */
+const fieldName = ({ name, required }) => html`<code>${name}</code> ${required ? html`<span class="required">required</span>` : nothing}`;
+
 /** @param {string} title @param {Root} root @param {Schema} schema */
 function fieldTable(title, root, schema) {
   const shown = firstForm(root, schema);
   const rows = listFields(root, shown.properties ? shown : resolve(root, shown.items));
   if (!rows.length) return html`<p><small>${title}</small></p>`;
   return html`<div class="wide" tabindex="0" role="group" aria-label=${title}>
-    <table class="fields">
-      <caption class="hidden">${title}</caption>
-      <thead>
-        <tr>
-          <th scope="col">${title}</th>
-          <th scope="col">Type</th>
-          <th scope="col">Meaning</th>
-        </tr>
-      </thead>
-      <tbody>
-        ${rows.map(
-          ({ name, type, required, help }) => html`<tr>
-            <th scope="row">
-              <code>${name}</code> ${required ? html`<span class="required">required</span>` : nothing}
-            </th>
-            <td>${type}</td>
-            <td>${withCode(help)}</td>
-          </tr>`,
-        )}
-      </tbody>
-    </table>
+    ${table("fields", [[title, fieldName], ["Type", ({ type }) => type], ["Meaning", ({ help }) => withCode(help)]], rows)}
   </div>`;
 }
 

@@ -1,6 +1,7 @@
 /** One request of the reference: its address, its command line, and its answer as it arrives. */
 
-import { BASE, readKey } from "../server.js";
+import { indent } from "../format.js";
+import { BASE, readKey, readPieces } from "../server.js";
 
 /** Return the address of an operation with the values of its parameters. @param {Operation} operation @param {Record<string, string>} values */
 export function makeUrl(operation, values) {
@@ -56,24 +57,4 @@ export async function sendRequest(operation, url, body, signal, show) {
   }
   if (type.startsWith("application/json")) text = indent(text);
   return { status: response.status, type, text, seconds: (performance.now() - began) / 1000 };
-}
-
-/** @param {Response} response @returns {AsyncGenerator<string>} */
-async function* readPieces(response) {
-  if (!response.body) return;
-  const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
-  for (;;) {
-    const { value, done } = await reader.read();
-    if (done) return;
-    yield value;
-  }
-}
-
-/** @param {string} text */
-function indent(text) {
-  try {
-    return JSON.stringify(JSON.parse(text), null, 2);
-  } catch {
-    return text;
-  }
 }

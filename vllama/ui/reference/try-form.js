@@ -41,7 +41,7 @@ class TryForm extends View {
           <input
             .value=${this.values[name]}
             required
-            @input=${(event) => this.set(name, event.target.value)}
+            @input=${(event) => this.change({ values: { ...this.values, [name]: event.target.value } })}
           >
         </label>`,
       )}
@@ -81,12 +81,6 @@ class TryForm extends View {
           >${this.answer}</pre>`
         : nothing}
     </form>`;
-  }
-
-  /** @param {string} name @param {string} value */
-  set(name, value) {
-    this.values[name] = value;
-    this.update();
   }
 
   /** Take an example; a model that is not here is replaced by one that is. @param {number} number */

@@ -3,7 +3,8 @@
 import { count } from "../format.js";
 import { copyFrom } from "../parts/copy.js";
 import { confirm, showDialog } from "../parts/dialogs.js";
-import { showError, showSuccess } from "../parts/notices.js";
+import { attempt, showError, showSuccess } from "../parts/notices.js";
+import { table } from "../parts/table.js";
 import { ask, explain, storeKey } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { repeat } from "../vendor/lit-html/directives/repeat.js";
@@ -46,30 +47,16 @@ class KeyList extends View {
 
   /** @param {KeyRow[]} keys @param {KeyRow | null} own */
   table(keys, own) {
-    return html`<table class="cards keys">
-      <thead>
-        <tr>
-          <th scope="col">Name</th><th scope="col">Scopes</th><th scope="col">Models</th><th scope="col">Limits</th><th scope="col">Expires</th>
-          ${this.mayChange ? html`<th scope="col"><span class="hidden">Actions</span></th>` : nothing}
-        </tr>
-      </thead>
-      <tbody>
-        ${repeat(keys, (row) => row.name, (row) => this.row(row, row.name === own?.name))}
-      </tbody>
-    </table>`;
-  }
-
-  /** @param {KeyRow} row @param {boolean} isOwn */
-  row(row, isOwn) {
-    const old = row.replaced && Date.parse(row.replaced.until) > Date.now() ? `, ${row.replaced.shown} until ${when(row.replaced.until)}` : "";
-    return html`<tr>
-      <th scope="row">${row.name} <small>${row.shown}${old}${isOwn ? " · this page's key" : ""}</small></th>
-      <td data-label="Scopes">${row.scopes.join(", ")}</td>
-      <td data-label="Models">${row.models.join(", ") || "all"}</td>
-      <td data-label="Limits">${describeLimits(row) || "none"}</td>
-      <td data-label="Expires">${row.revoked_at ? html`<span class="badge bad">revoked</span>` : row.expires_at ? when(row.expires_at) : "never"}</td>
-      ${this.mayChange ? html`<td class="actions">${this.actions(row, isOwn)}</td>` : nothing}
-    </tr>`;
+    /** @type {Column<KeyRow>[]} */
+    const columns = [
+      ["Name", (row) => html`${row.name} <small>${row.shown}${describeOld(row)}${row.name === own?.name ? " · this page's key" : ""}</small>`],
+      ["Scopes", (row) => row.scopes.join(", ")],
+      ["Models", (row) => row.models.join(", ") || "all"],
+      ["Limits", (row) => describeLimits(row) || "none"],
+      ["Expires", (row) => (row.revoked_at ? html`<span class="badge bad">revoked</span>` : row.expires_at ? when(row.expires_at) : "never")],
+    ];
+    if (this.mayChange) columns.push(["Actions", (row) => this.actions(row, row.name === own?.name), "actions"]);
+    return table("cards keys", columns, keys, { key: (row) => row.name });
   }
 
   /** @param {KeyRow} row @param {boolean} isOwn */
@@ -131,11 +118,7 @@ class KeyList extends View {
       ? [`Remove ${row.name} from the list?`, "Its usage is kept.", "Remove"]
       : [`Revoke ${row.name}?`, "It stops working immediately and cannot be restored.", "Revoke"];
     if (!(await confirm({ title, text, action }))) return;
-    try {
-      await ask(path(row.name), undefined, { method: "DELETE" });
-    } catch (error) {
-      showError(error);
-    }
+    await attempt(ask(path(row.name), undefined, { method: "DELETE" }));
     this.enter();
   }
 }
@@ -144,6 +127,9 @@ class KeyList extends View {
 const path = (name) => `api/keys/${encodeURIComponent(name)}`;
 /** @param {string} time */
 const when = (time) => new Date(time).toLocaleString("en-GB", { dateStyle: "medium", timeStyle: "short" });
+
+/** @param {KeyRow} row */
+const describeOld = ({ replaced: old }) => (old && Date.parse(old.until) > Date.now() ? `, ${old.shown} until ${when(old.until)}` : "");
 
 /** @param {KeyRow} row */
 function describeLimits({ rate, tokens, concurrent, budget, group, priority }) {

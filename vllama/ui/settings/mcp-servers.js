@@ -2,6 +2,7 @@
 
 import { connectAll, listServers, storeServers } from "../chat/mcp.js";
 import { plural } from "../format.js";
+import { section, table } from "../parts/table.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
 import { View } from "../view.js";
 
@@ -17,15 +18,16 @@ class McpServers extends View {
     const servers = listServers();
     /** @param {McpServer} server */
     const remove = (server) => storeServers(servers.filter(({ url }) => url !== server.url));
-    return html`<section aria-labelledby="mcp-servers">
-      <h2 id="mcp-servers">MCP servers</h2>
+    /** @type {Column<McpServer>[]} */
+    const columns = [
+      ["Name", ({ name }) => name],
+      ["URL", ({ url }) => html`<code>${url}</code>`],
+      ["Tools", (server) => this.status(server)],
+      ["Actions", (server) => html`<button aria-label="Remove ${server.name}" @click=${() => remove(server)}>Remove</button>`, "actions"],
+    ];
+    return section("MCP servers", html`
       <p class="muted">Their tools are offered to models in the chat, and you are asked before each call. The list and its tokens stay in this browser.</p>
-      ${servers.length
-        ? html`<table class="cards"><thead><tr><th scope="col">Name</th><th scope="col">URL</th><th scope="col">Tools</th><th scope="col"><span class="hidden">Actions</span></th></tr></thead>
-            <tbody>${servers.map((server) => html`<tr>
-              <th scope="row">${server.name}</th><td data-label="URL"><code>${server.url}</code></td><td data-label="Tools">${this.status(server)}</td>
-              <td><button aria-label="Remove ${server.name}" @click=${() => remove(server)}>Remove</button></td></tr>`)}</tbody></table>`
-        : nothing}
+      ${servers.length ? table("cards", columns, servers, { key: ({ url }) => url }) : nothing}
       <form class="key-form" aria-label="A new MCP server" @submit=${this.add}>
         <div class="fields">
           <label><span>Name</span><input name="name" required maxlength="60" autocomplete="off" /></label>
@@ -34,7 +36,7 @@ class McpServers extends View {
           <button>Add the server</button>
         </div>
       </form>
-    </section>`;
+    `);
   }
 
   /** @param {McpServer} server */

@@ -1,11 +1,11 @@
 /** Settings in groups: the value of each and its source; those that may be changed here are controls. */
 
-import { readSettings } from "../live/settings.js";
 import { isWithoutKey, state } from "../live/state.js";
+import { nameEach, searchField, select } from "../parts/fields.js";
 import { showSuccess } from "../parts/notices.js";
+import { section, table } from "../parts/table.js";
 import { ask, explain, isForbidden } from "../server.js";
 import { html, nothing } from "../vendor/lit-html/lit-html.js";
-import { repeat } from "../vendor/lit-html/directives/repeat.js";
 import { View } from "../view.js";
 import "./key-list.js";
 import "./mcp-servers.js";
@@ -26,7 +26,7 @@ class SettingsPage extends View {
 
   async enter() {
     try {
-      this.take(await readSettings());
+      this.take(await ask("api/config"));
     } catch (error) {
       this.problem = isForbidden(error) ? NEEDS_ADMIN : explain(error);
     }
@@ -47,7 +47,7 @@ class SettingsPage extends View {
         ${this.problem === NEEDS_ADMIN ? html`<key-list></key-list>` : nothing}
         ${problem ? html`<mcp-servers></mcp-servers>` : nothing}`;
     }
-    const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter));
+    const shown = this.settings.filter(({ key, help }) => `${key} ${help}`.toLowerCase().includes(this.filter.trim().toLowerCase()));
     const groups = [...new Set(shown.map(({ group }) => group))];
     return html`
       <h1>Settings</h1>
@@ -55,53 +55,42 @@ class SettingsPage extends View {
         vllama ${state.version}. ${this.file ? html`Config file: <code>${this.file}</code>.` : "No config file exists yet."}
         ${this.isReadOnly
           ? "This server is read-only, so settings cannot be changed here."
-          : html`Changes here are saved to that file. Change other settings on the server's machine: <code>vllama config edit</code>.`}
+          : html`Changes here are saved to ${this.file ? "that file" : "a new one"}. Change other settings on the server's machine: <code>vllama config edit</code>.`}
       </p>
       ${this.refused ? html`<p class="error" role="alert">The config file is not in effect: ${this.refused}</p>` : nothing}
       <key-list .readOnly=${this.isReadOnly}></key-list>
       <mcp-servers></mcp-servers>
-      <input type="search" aria-label="Filter settings" placeholder="Filter" @input=${(event) => this.change({ filter: event.target.value.trim().toLowerCase() })} />
-      ${groups.map((group) => this.table(group, shown.filter((row) => row.group === group)))}
+      ${searchField("Filter settings", "Filter", this.filter, (filter) => this.change({ filter }))}
+      ${groups.map((group) => section(group, this.table(shown.filter((row) => row.group === group))))}
       ${groups.length ? nothing : html`<p class="muted">No setting matches.</p>`}
     `;
   }
 
-  /** @param {string} group @param {SettingRow[]} rows */
-  table(group, rows) {
-    const id = `group-${group.toLowerCase().replaceAll(" ", "-")}`;
-    return html`<section aria-labelledby=${id}>
-      <h2 id=${id}>${group}</h2>
-      <table class="cards settings">
-        <thead>
-          <tr><th scope="col">Setting</th><th scope="col">Value</th><th scope="col">Source</th></tr>
-        </thead>
-        <tbody>
-          ${repeat(rows, (row) => row.key, (row) => this.row(row))}
-        </tbody>
-      </table>
-    </section>`;
+  /** @param {SettingRow[]} rows */
+  table(rows) {
+    /** @type {Column<SettingRow>[]} */
+    const columns = [
+      ["Setting", ({ key, help }) => html`${key} <small>${help}</small>`],
+      ["Value", (row) => this.value(row)],
+      ["Source", (row) => html`${row.source} ${row.changeable && row.effect === "next load" ? html`<small>from the next load</small>` : nothing}`],
+    ];
+    return table("cards settings", columns, rows, { key: ({ key }) => key, mark: ({ source }) => (source === "default" ? "" : "set") });
   }
 
   /** @param {SettingRow} row */
-  row(row) {
+  value(row) {
     const problem = this.problems.get(row.key);
-    return html`<tr class=${row.source === "default" ? "" : "set"}>
-      <th scope="row">${row.key} <small>${row.help}</small></th>
-      <td data-label="Value">
-        ${row.changeable && !this.isReadOnly ? this.form(row) : html`<code>${row.text}</code>`}
-        ${problem ? html`<p class="error" role="alert">${problem}</p>` : nothing}
-      </td>
-      <td data-label="Source">${row.source} ${row.changeable && row.effect === "next load" ? html`<small>from the next load</small>` : nothing}</td>
-    </tr>`;
+    return html`${row.changeable && !this.isReadOnly ? this.form(row) : html`<code>${row.text}</code>`}
+      ${problem ? html`<p class="error" role="alert">${problem}</p>` : nothing}`;
   }
 
   /** @param {SettingRow} row */
   form(row) {
     const draft = this.drafts.get(row.key);
     const isChanged = draft !== undefined && draft !== row.text;
-    /** @param {FieldEvent} event */
-    const write = (event) => {
-      this.drafts.set(row.key, event.target.value);
+    /** @param {string} value */
+    const write = (value) => {
+      this.drafts.set(row.key, value);
       this.update();
     };
     /** @param {Event} event */
@@ -112,10 +101,8 @@ class SettingsPage extends View {
     const words = listWords(row.schema);
     return html`<form class="row" @submit=${submit}>
       ${words
-        ? html`<select aria-label=${row.key} @change=${write}>
-            ${words.map((word) => html`<option value=${word} .selected=${word === (draft ?? row.text)}>${word}</option>`)}
-          </select>`
-        : html`<input aria-label=${row.key} .value=${draft ?? row.text} autocomplete="off" spellcheck="false" @input=${write} />`}
+        ? select(row.key, nameEach(words), draft ?? row.text, write)
+        : html`<input aria-label=${row.key} .value=${draft ?? row.text} autocomplete="off" spellcheck="false" @input=${(event) => write(event.target.value)} />`}
       ${isChanged
         ? html`<button class="primary" aria-label="Save ${row.key}">Save</button>
             <button type="button" @click=${() => this.drop(row.key)}>Cancel</button>`

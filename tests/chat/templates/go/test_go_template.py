@@ -96,7 +96,7 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ $x }}", "undefined variable $x"),
         ("{{ if true }}{{ $y := 1 }}{{ end }}{{ $y }}", "undefined variable $y"),
         ("{{ $x = 1 }}", "undefined variable $x"),
-        ('{{ "abc }}', "unclosed quoted text"),
+        ('{{ "abc }}', "unclosed quoted string"),
         ('{{ "\\q" }}', "unknown escape \\q"),
         ("{{ 'ab' }}", "not one character"),
         ("{{ 99999999999999999999 }}", "too large"),
@@ -108,12 +108,12 @@ def test_what_go_writes(source: str, text: str) -> None:
         ("{{ $x, $y := 3 }}", "undefined variable $x"),
         ("{{ range $i, $j, $k := .L }}{{ end }}", "too many variables"),
         ("{{ 1 | 2 }}", "only a function can stand after |"),
-        ("{{ define .A }}{{ end }}", "a template's name in quotes is missing"),
-        ("{{ range .L }}{{ define \"x\" }}{{ end }}{{ end }}", "inside of another block"),
+        ("{{ define .A }}{{ end }}", "a quoted template name is missing"),
+        ("{{ range .L }}{{ define \"x\" }}{{ end }}{{ end }}", "inside another block"),
         ('{{ define "a" }}x{{ end }}{{ define "a" }}y{{ end }}', "multiple definition"),
         ("a {{ /* x */ .A }}", "a comment must fill its action"),
-        ("{{ if .A }}" * 70, "blocks in each other"),
-        ("{{" + "(" * 70 + ".A" + ")" * 70 + "}}", "parentheses in each other"),
+        ("{{ if .A }}" * 70, "blocks are nested"),
+        ("{{" + "(" * 70 + ".A" + ")" * 70 + "}}", "parentheses are nested"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(source: str, reason: str) -> None:
@@ -131,7 +131,7 @@ def test_what_cannot_be_read(source: str, reason: str) -> None:
         ('{{ .A "x" }}', "argument for a value that is not a function"),
         ("{{ nil }}", "nil is not a command"),
         ("{{ index .L 3 }}", "out of range: 3"),
-        ('{{ index .L "a" }}', "an index is an integer"),
+        ('{{ index .L "a" }}', "an index must be an integer"),
         ("{{ slice .L 2 1 }}", "invalid bounds"),
         ("{{ len 3 }}", "len of int"),
         ("{{ len .Missing }}", "len of <nil>"),
@@ -144,7 +144,7 @@ def test_what_cannot_be_read(source: str, reason: str) -> None:
         ('{{ template "no" . }}', 'template "no" not defined'),
         ('{{ define "r" }}{{ template "r" . }}{{ end }}{{ template "r" . }}', "too deeply"),
         ('{{ printf "%9999d" 1 }}', "too wide"),
-        ("{{ printf 3 }}", "the format is a string"),
+        ("{{ printf 3 }}", "the format must be a string"),
     ],
 )  # fmt: skip
 def test_what_goes_wrong_while_it_is_rendered(source: str, reason: str) -> None:

@@ -78,7 +78,7 @@ def index(value: object, *keys: object) -> object:
     for key in keys:
         if isinstance(value, dict):
             if not isinstance(key, str):
-                raise TemplateError(f"index: a key is a string, not {kind(key)}")
+                raise TemplateError(f"index: a key must be a string, not {kind(key)}")
             value = value.get(key, value.zero if isinstance(value, JsonMap) else None)
             continue
         if not isinstance(value, str | list):
@@ -107,7 +107,7 @@ def go_slice(value: object, *bounds: object) -> object:
 def position(value: object, most: int) -> int:
     """Check a place in a list. Raises TemplateError."""
     if isinstance(value, bool) or not isinstance(value, int):
-        raise TemplateError(f"an index is an integer, not {kind(value)}")
+        raise TemplateError(f"an index must be an integer, not {kind(value)}")
     if not 0 <= value <= most:
         raise TemplateError(f"index out of range: {value}")
     return value
@@ -131,7 +131,7 @@ def println(*values: object) -> str:
 def printf(form: object, *values: object) -> str:
     """Format as fmt.Sprintf; a verb that does not fit its value says so in the text, as Go's."""
     if not isinstance(form, str):
-        raise TemplateError(f"printf: the format is a string, not {kind(form)}")
+        raise TemplateError(f"printf: the format must be a string, not {kind(form)}")
     left = list(values)
 
     def replace_match(match: re.Match[str]) -> str:

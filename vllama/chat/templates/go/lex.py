@@ -102,7 +102,7 @@ def _refuse(source: str, at: int, line: int) -> NoReturn:
     if at >= len(source):
         wrong(line, "unclosed action: }} is missing")
     if source[at] in "\"'`":
-        wrong(line, "unclosed quoted text")
+        wrong(line, "unclosed quoted string")
     if source.startswith("/*", at):
         wrong(line, "a comment must fill its action: {{/* … */}}")
     wrong(line, f"unexpected {source[at]!r} in an action")
@@ -148,7 +148,7 @@ def _unquote(text: str, line: int) -> str:
         *codes, octal, simple = match.groups()
         if simple is not None:
             if simple not in _SIMPLE:
-                wrong(line, f"unknown escape \\{simple} in a text")
+                wrong(line, f"unknown escape \\{simple} in a string")
             return _SIMPLE[simple]
         number = int(octal, 8) if octal else int(next(code for code in codes if code), 16)
         if number > 0x10FFFF or 0xD800 <= number < 0xE000:

@@ -169,7 +169,7 @@ class _Parser:
         """Read until a keyword of `ends`; return what was read and that keyword ("" at the end)."""
         self._depth += 1
         if self._depth > MAX_NESTING:
-            wrong(self._peek().line, f"more than {MAX_NESTING} blocks in each other")
+            wrong(self._peek().line, f"blocks are nested more than {MAX_NESTING} levels deep")
         found: list[Node] = []
         while True:
             token = self._next()
@@ -234,7 +234,7 @@ class _Parser:
             if kind != "range" and self._take("word", kind):  # {{else if …}} shares our {{end}}
                 self._depth += 1
                 if self._depth > MAX_NESTING:
-                    wrong(pipe.line, f"more than {MAX_NESTING} blocks in each other")
+                    wrong(pipe.line, f"blocks are nested more than {MAX_NESTING} levels deep")
                 otherwise = (self._branch(kind),)
                 self._depth -= 1
                 del self._variables[scope:]
@@ -247,7 +247,7 @@ class _Parser:
 
     def _define(self, line: int) -> None:
         if self._depth > 1:
-            wrong(line, "{{define}} inside of another block")
+            wrong(line, "{{define}} inside another block")
         name = self._name(line)
         self._close()
         self._body(name, line)
@@ -269,7 +269,7 @@ class _Parser:
     def _name(self, line: int) -> str:
         token = self._next()
         if token.kind not in ("string", "raw"):
-            wrong(line, "a template's name in quotes is missing")
+            wrong(line, "a quoted template name is missing")
         return str(token.value)
 
     # -- pipelines ----------------------------------------------------------------------------
@@ -357,7 +357,7 @@ class _Parser:
     def _parenthesis(self, line: int) -> Path:
         self._depth += 1
         if self._depth > MAX_NESTING:
-            wrong(line, "too many parentheses in each other")
+            wrong(line, "parentheses are nested too deeply")
         pipe = self._pipe("parentheses", closing=")")
         self._depth -= 1
         if not self._take("sign", ")"):

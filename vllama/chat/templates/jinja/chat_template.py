@@ -74,7 +74,7 @@ def _render(template: Template, variables: dict[str, Any], now: float | None, mo
         pieces.append(piece)
         size += len(piece.encode())
         if size > most:
-            raise Endless("its output has no end")
+            raise Endless("its output does not end")
     return "".join(pieces)
 
 

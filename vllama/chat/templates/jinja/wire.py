@@ -19,7 +19,7 @@ TEXT_PER_BYTE = 8
 """The same for the length of what it makes."""
 
 JOB = struct.Struct(">fI")
-"""Of a job: its seconds of processor time, and its length."""
+"""Of a job: its seconds of CPU time, and its length."""
 HEAD = struct.Struct(">c?I")
 """Of an answer: a `Outcome`, whether the worker ends now, and the length of the text."""
 

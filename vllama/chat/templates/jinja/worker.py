@@ -54,7 +54,7 @@ def answer(job: bytes) -> tuple[Outcome, bytes]:
     try:
         return Outcome.DONE, pickle.loads(job)().encode("utf-8", "replace")
     except MemoryError:
-        return Outcome.COSTLY, f"it took more than {MEMORY_BYTES // MIB} MiB of memory".encode()
+        return Outcome.COSTLY, f"it used more than {MEMORY_BYTES // MIB} MiB of memory".encode()
     except BadRequest as error:
         return VERDICTS.get(type(error), Outcome.FAILED), error.message.encode("utf-8", "replace")
 

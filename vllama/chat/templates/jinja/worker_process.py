@@ -64,7 +64,7 @@ class Worker:
             ready = True
         except (OSError, TimeoutError, asyncio.IncompleteReadError):
             raise VllamaError(
-                "cannot start a worker process: it does not get ready",
+                "cannot start a worker process: it does not become ready",
                 hint="see the server's log",
             ) from None
         finally:
@@ -170,5 +170,5 @@ def result_of(verdict: Outcome, text: str) -> str:
 def cause(code: int, cpu_s: float) -> str:
     """Say why a worker has ended in the middle of a job, by its exit code."""
     if code == -signal.SIGPROF:
-        return f"it took more than {cpu_s:.1f} s of processor time"
+        return f"it used more than {cpu_s:.1f} s of CPU time"
     return f"it ended the process that worked on it (exit code {code})"
