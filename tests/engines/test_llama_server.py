@@ -145,6 +145,7 @@ def test_the_key_goes_by_the_environment_and_nothing_of_the_users_does():
         "GOMP_SPINCOUNT": "1000",
         "GGML_NO_BACKTRACE": "1",
         "LLAMA_ARG_SSE_PING_INTERVAL": "-1",
+        "LLAMA_ARG_FIT": "off",
         "LLAMA_API_KEY": "secret",
     }
     assert not spec.endpoint.keeps_connections

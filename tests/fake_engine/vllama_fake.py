@@ -11,7 +11,7 @@ import re
 import socket
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
@@ -22,7 +22,7 @@ from vllama.chat.grammar_schema import LLGUIDANCE
 from vllama.engines.base import Engine, FailurePattern, Installation, Missing, Mode, Overhead
 from vllama.engines.devices import GIB, Device, LoadReport
 from vllama.engines.failures import compile_failures
-from vllama.engines.llamacpp.llama_server import SLOTS
+from vllama.engines.llamacpp.llama_server import SLOTS as LLAMA_SLOTS
 from vllama.engines.llamacpp.output import read_load
 from vllama.engines.locate import find_package
 from vllama.engines.recipe import Recipe, Wheels
@@ -38,6 +38,10 @@ STUCK = {
     "waiting": lambda: time.sleep(1e6),
 }
 """Ways of an adapter to keep the server's loop for ever, by the end of a model's name."""
+
+
+# its files are not llama-server's
+SLOTS = replace(LLAMA_SLOTS, fit=lambda path, slots: None)
 
 
 @dataclass(frozen=True)

@@ -111,6 +111,18 @@ def test_a_model_with_one_slot_needs_none_of_it(tmp_path) -> None:
 
 
 @slow
+def test_the_next_engine_of_a_model_has_its_conversations(tmp_path) -> None:
+    with Server(tmp_path, "--strict", "--context-length", "2048") as server:
+        name = server.model("replays-renders-shares-counts")
+        body = ask("a", name, messages=[{"role": "user", "content": LONG[:1500]}])
+        assert server.post("/api/chat", body)[1]["prompt_eval_cached_count"] == 0
+        status, told = server.post("/api/chat", body | {"options": {"num_ctx": 4096}})
+        assert (status, told["prompt_eval_cached_count"] > 1500) == (200, True)
+        assert len(sent(server, name)) == 1  # to a new one
+        until(lambda: not files(server))
+
+
+@slow
 def test_the_one_that_waits_says_for_what(server) -> None:
     server.post("/api/generate", {"model": NAME})
     with waiting(server, ask("a @reads=9999"), ask("b")):

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import wraps
 from inspect import Signature, signature
+from pathlib import Path
 
 from tests.facts import INFO, MIB, bundle, facts
 from tests.loops import in_loop as in_loop
@@ -182,6 +183,7 @@ class World:
         self.answers = {}
         self.cut = []
         self.placed = None
+        self.carried = []  # saved slots, and the number of the process that has got them
         self.hooks = Hooks(
             plan=self.plan,
             start=self.start,
@@ -201,6 +203,8 @@ class World:
             make_sleeper=self.sleeper,
             on_instance_end=lambda: None,
             before_end=save_nothing,
+            save_slots=self.save_slots,
+            restore_slots=self.restore_slots,
         )
         limits = {"retry_room_s": 0.001, "hang_s": float("inf"), **limits}
         self.limits = Limits(max_loaded=max_loaded, **limits)
@@ -223,6 +227,14 @@ class World:
 
     async def shrink(self, plan, need, room):
         raise NoPlan("nothing is smaller")
+
+    async def save_slots(self, plan, traits, endpoint):
+        path = Path(f"slots of {endpoint.port}")
+        self.carried.append((str(path), None))
+        return [path]
+
+    async def restore_slots(self, plan, traits, endpoint, files):
+        self.carried[-1] = (str(*files), endpoint.port)
 
     async def probe(self, endpoint, model, mode):
         return None

@@ -17,7 +17,7 @@ from vllama.models.headers.info import describe_template
 from vllama.models.resolve.candidates import suggest_conversion_of
 from vllama.models.types import Bundle, Format, ModelInfo
 from vllama.plan.draft_model import DraftSpeeds, choose_draft, find_kind, make_key
-from vllama.plan.estimate import make_estimate
+from vllama.plan.estimate import choose_context, make_estimate
 from vllama.plan.refuse import explain_memory, find_refusal, refuse_by_engine, refuse_if_too_large
 from vllama.plan.resources import (
     choose_threads,
@@ -25,7 +25,7 @@ from vllama.plan.resources import (
     keep_named,
     refuse_cpu,
 )
-from vllama.plan.types import RAM, Choice, Estimate, Facts, Need, Plan
+from vllama.plan.types import DEFAULT_NEED, RAM, Choice, Estimate, Facts, Need, Plan
 
 FETCHED = (Format.GGUF, Format.SAFETENSORS)
 NO_GPU = "does not use the GPU"
@@ -309,6 +309,7 @@ def draft_plan(
         refuse_cpu(facts, bundle.name, estimate.reasons)
     kept = keep_conversations(facts, choice, bundle, info, need, estimate)
     memory = replace(memory, prompt_cache_bytes=kept.cache_bytes)
+    usual, _ = choose_context(facts, bundle.format, info, DEFAULT_NEED, on_gpu=memory.on_gpu)
     draft_kind, drafting = judge_draft(facts, engine, bundle, info, choice, need)
     work = choose_threads(facts, engine, need, on_gpu=memory.on_gpu and estimate.is_whole)
     here = choice.installation
@@ -360,6 +361,7 @@ def draft_plan(
         memory=memory,
         reasons=tuple(reasons),
         context_asked=estimate.context_asked,
+        usual_context=min(usual, estimate.context_length),
         most_parallel=estimate.most_parallel,
         relief=facts.relief,
     )

@@ -232,6 +232,7 @@ class Plan:
     memory: Memory
     reasons: tuple[str, ...]  # one sentence each
     context_asked: bool = False  # somebody asked for that much context
+    usual_context: int = 0  # what requests get that ask for none
     most_parallel: int | None = None  # requests at once if so many came (`Need.concurrent`)
     relief: Concessions = field(default_factory=Concessions)  # what it had to make do with
     instead: str = ""  # why it is not the first plan; empty if it is

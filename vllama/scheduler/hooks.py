@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol
 
 from vllama.base.errors import EngineError
@@ -97,6 +98,7 @@ class Hooks:
     engine that cannot sleep; `report_progress` is called again and again during a load, and
     `report_load` when a model is ready, with True if its process had ended and was started again;
     `before_end` before the processes of an instance are stopped, `on_instance_end` after its end.
+    `save_slots` saves conversations in files for the next engine, `restore_slots` restores them.
     `read_load` returns where a loaded model lies, None if its engine does not say.
 
     Memory: `needs` returns the estimate by pool; `measure` measures, GPUs only if its second
@@ -127,6 +129,8 @@ class Hooks:
     make_sleeper: Callable[[Plan], Sleeper | None]
     on_instance_end: Callable[[], object]
     before_end: Callable[[Sequence[Endpoint]], Awaitable[None]]
+    save_slots: Callable[[Plan, Traits, Endpoint], Awaitable[Sequence[Path]]]
+    restore_slots: Callable[[Plan, Traits, Endpoint, Sequence[Path]], Awaitable[None]]
 
 
 class Part(Protocol):

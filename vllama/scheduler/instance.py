@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import math
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 from vllama.chat.engine.traits import Traits
@@ -16,6 +17,7 @@ from vllama.models.types import Bundle, Format
 from vllama.plan.ladder import Failed
 from vllama.plan.quant_fallback import names_form
 from vllama.plan.types import Need, Plan
+from vllama.scheduler.growth import Growth
 from vllama.scheduler.hooks import LoadedBytes, Part, Placed, Process, Sleeper
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.turns import FairQueue, Readmission
@@ -23,6 +25,8 @@ from vllama.supervise.spec import Endpoint, State
 from vllama.targets.choice import choose_target
 
 MAX_PREFIXES = 1024
+# a size that was not needed for so long, and for the time of so many loads, is given up when idle
+SHRINK_S, SHRINK_LOADS, SHRINK_IDLE_S = 90.0, 10, 10.0
 
 # computes a key that is equal for prompts with the same beginning; called only with replicas
 Prefix = Callable[[], Hashable]
@@ -108,6 +112,7 @@ class Instance:
     last_used_s: float
     names: dict[str, Bundle] = field(default_factory=dict)  # all that were requested
     form_named: bool = False  # its load was requested by a name with a quantization
+    growth: Growth = field(default_factory=Growth)  # of all instances with its key
 
     # its life
     state: InstanceState = InstanceState.QUEUED
@@ -120,6 +125,7 @@ class Instance:
     load: LoadedBytes | None = None  # how far it is, while its process starts
     load_s: float = 0.0  # how long the last load took
     ready_s: float = math.inf  # when the last load ended
+    carried: Sequence[Path] = ()  # files with the conversations of the instance that it replaces
     wake: asyncio.Event = field(default_factory=asyncio.Event)  # `task` has something to do
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -236,6 +242,17 @@ class Instance:
             and self.plan is not None
             and self.plan.may_grow
         )
+
+    @property
+    def shrinks_s(self) -> float:
+        """Time of its load for less, with its conversations; infinite while busy, or if not."""
+        fixed = self.busy or self.retiring or self.unload_reason or not self.ready
+        places = self.process.endpoints if self.process else ()
+        if fixed or len(places) > 1 or not (self.plan and self.traits and self.traits.slots):
+            return math.inf
+        *_, since_s = self.growth.reduce(self.need, self.plan)
+        wait_s = max(SHRINK_S, SHRINK_LOADS * self.load_s)
+        return max(since_s + wait_s, self.last_used_s + SHRINK_IDLE_S)
 
     @property
     def deadline_s(self) -> float:

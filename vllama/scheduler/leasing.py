@@ -47,7 +47,8 @@ class Loads:
         """Return the instance for a request with `need`; create or replace it if necessary."""
         if self._table.closing or self.group is None:
             raise ShuttingDown(STOPPING)
-        key = Key(bundle.key, need.mode)
+        key, now_s = Key(bundle.key, need.mode), self._table.clock.monotonic()
+        self._table.growths[key].note_context(need.load.num_ctx, now_s)
         failure, old = self._table.failures.get(key), self._table.instances.get(key)
         if failure and failure.bundle.state != bundle.state:
             del self._table.failures[key]  # of files that are no longer there
@@ -62,7 +63,16 @@ class Loads:
             self._table.retire(old, reason, replaced=True)
         return self._create(self.group, key, bundle, need, old)
 
-    def _reload(self, old: Instance, reason: str = "") -> None:
+    def shrink(self) -> None:
+        """Load idle models again that are larger than their requests have needed lately."""
+        now_s = self._table.clock.monotonic()
+        for old in list(self._table.instances.values()):
+            if old.shrinks_s <= now_s and old.plan:
+                need, reason, _ = old.growth.reduce(old.need, old.plan)
+                old.growth.concurrent = False
+                self._reload(old, reason, need)
+
+    def _reload(self, old: Instance, reason: str = "", need: Need | None = None) -> None:
         """Load `old` again and move its queue; without another reason, with several slots."""
         if self._table.closing or self.group is None or old.retiring or old.plan is None:
             return
@@ -70,9 +80,9 @@ class Loads:
             return
         if not reason:
             reason = f"parallel requests arrived: reloading with {old.plan.most_parallel} slots"
-            self._table.concurrent.add(old.key)
+            old.growth.note_crowd(self._table.clock.monotonic())
         self._table.retire(old, reason, replaced=True)
-        new = self._create(self.group, old.key, old.bundle, old.need, old)
+        new = self._create(self.group, old.key, old.bundle, need or old.need, old)
         self._table.move_queue(old, new)
 
     def _create(
@@ -80,7 +90,7 @@ class Loads:
     ) -> Instance:
         """Create an instance, which replaces `old`, and start its task."""
         now_s = self._table.clock.monotonic()
-        if key in self._table.concurrent:
+        if self._table.growths[key].concurrent:
             need = msgspec.structs.replace(need, concurrent=True)
         ending = (item for item in self._table.retiring if item.key == key)
         # an unload that was asked for concerns the old one only
@@ -92,7 +102,8 @@ class Loads:
             keep_alive_s=old.keep_alive_s
             if old and inherits
             else self._table.default_keep_alive_s(bundle),
-            last_used_s=now_s,
+            last_used_s=old.last_used_s if old else now_s,
+            growth=self._table.growths[key],
             replaces=old or next(ending, None),
             form_named=names_form(bundle),
             names={**(old.names if old else {}), bundle.name: bundle},

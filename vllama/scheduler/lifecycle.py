@@ -23,6 +23,7 @@ from vllama.scheduler.hooks import Hooks, Process
 from vllama.scheduler.instance import Instance, InstanceState
 from vllama.scheduler.load_progress import watch_load
 from vllama.scheduler.policy import Pools
+from vllama.scheduler.slot_cache.carry import remove_files
 from vllama.scheduler.state import Table
 from vllama.supervise.aio import finish
 from vllama.supervise.spec import Diagnosis, Fault, State
@@ -76,6 +77,7 @@ class Lifecycle:
             # requests that arrived since get the same error
             stopping = ShuttingDown("cannot serve: the server is stopping")
             table.fail_queue(instance, self._error or stopping)
+            remove_files(instance.carried)
             table.remove(instance)
 
     async def _serve(self, plan: Plan) -> None:
@@ -125,7 +127,7 @@ class Lifecycle:
         instance = self._instance
         plan = await self._hooks.plan(instance.bundle, instance.need)
         if plan.may_grow and len(instance.queue) > 1:  # several requests came while planning
-            self._table.concurrent.add(instance.key)
+            instance.growth.note_crowd(self._table.clock.monotonic())
             instance.need = msgspec.structs.replace(instance.need, concurrent=True)
             plan = await self._hooks.plan(instance.bundle, instance.need)
         instance.plan = plan
@@ -235,6 +237,11 @@ class Lifecycle:
         if instance.loaded and process.state is State.READY:
             await self._admission.measure()
             await self._hooks.before_end(process.endpoints)
+            next_ = self._table.instances.get(instance.key)
+            if next_ and next_.replaces is instance and instance.plan and instance.traits:
+                next_.carried = await self._hooks.save_slots(
+                    instance.plan, instance.traits, process.endpoints[0]
+                )
         await process.stop()
         self._admission.note_exit(instance)
         self._hooks.on_instance_end()
@@ -269,11 +276,14 @@ class Lifecycle:
             if instance.queue or not instance.retiring:
                 self._fail(error)
             return
-        if not instance.loaded and instance.plan:
+        if not instance.loaded and instance.plan and instance.traits:
+            if carried := instance.carried:
+                await self._hooks.restore_slots(instance.plan, instance.traits, endpoint, carried)
             now_s = self._table.clock.monotonic()
             instance.load_s, instance.ready_s = now_s - begun_s, now_s
             instance.enter(InstanceState.SERVING)
-            instance.last_used_s = now_s
+            if not carried:  # else it is idle since the instance was that it replaces
+                instance.last_used_s = now_s
             self._table.failures.pop(instance.key, None)
             took_s = instance.load_s
             self._table.mark(MarkKind.LOAD, instance, f"in {took_s:.1f} s", seconds=took_s)

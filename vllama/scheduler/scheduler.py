@@ -64,7 +64,7 @@ class Scheduler:
             ]
             try:
                 while True:
-                    table.expire()
+                    self.expire()
                     table.changed.clear()
                     table.next_expiry_check_s = table.next_deadline_s()
                     wait_s = table.next_expiry_check_s - table.clock.monotonic()
@@ -96,6 +96,7 @@ class Scheduler:
         if instance.readmission.is_one_by_one:
             return None
         instance.note_name(bundle)
+        instance.growth.note_context(need.load.num_ctx, self._table.clock.monotonic())
         self._table.count_in(instance, keep_alive_s)
         return self._table.make_lease(instance, prefix)
 
@@ -205,6 +206,7 @@ class Scheduler:
         if instance is None:
             return False
         instance.note_name(bundle)
+        instance.growth.note_context(need.load.num_ctx, self._table.clock.monotonic())
         self._table.touch(instance, keep_alive_s)
         return True
 
@@ -320,5 +322,6 @@ class Scheduler:
         await self._health.check()
 
     def expire(self) -> None:
-        """Unload every idle instance whose deadline has passed."""
+        """Unload every idle instance whose deadline has passed, and shrink those too large."""
         self._table.expire()
+        self._loads.shrink()

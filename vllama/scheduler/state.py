@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import math
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -16,6 +16,7 @@ from vllama.base.clock import Clock
 from vllama.base.errors import CoolingDown, VllamaError
 from vllama.dialects.events import Mark, MarkKind
 from vllama.models.types import Bundle
+from vllama.scheduler.growth import Growth
 from vllama.scheduler.hooks import Limits
 from vllama.scheduler.instance import Instance, InstanceState, Key, Lease, Prefix
 
@@ -80,8 +81,7 @@ class Table:
         self.retiring: set[Instance] = set()
         self.failures: dict[Key, LoadFailure] = {}
         self.marks = Marks()
-        # models that had concurrent requests: their next loads get several slots
-        self.concurrent: set[Key] = set()
+        self.growths = defaultdict[Key, Growth](Growth)
         self.closing = False  # the server stops: no more requests and loads
         self.changed = asyncio.Event()
         self.room_changed = asyncio.Event()
@@ -164,10 +164,11 @@ class Table:
         if instance.queue or instance.retiring:
             instance.wake.set()
         if instance.leases:
+            instance.growth.crowded_s = instance.last_used_s
             return
         if self.room_wanted:
             self.room_changed.set()
-        if instance.last_used_s + instance.keep_alive_s < self.next_expiry_check_s:
+        if min(instance.deadline_s, instance.shrinks_s) < self.next_expiry_check_s:
             self.changed.set()
 
     def serve_queue(self, instance: Instance) -> None:
@@ -273,7 +274,9 @@ class Table:
         now_s = self.clock.monotonic()
         return min(
             (
-                now_s + max(item.keep_alive_s, MIN_BUSY_CHECK_S) if item.busy else item.deadline_s
+                now_s + max(item.keep_alive_s, MIN_BUSY_CHECK_S)
+                if item.busy
+                else min(item.deadline_s, item.shrinks_s)
                 for item in self.instances.values()
                 if not item.sleep_wanted
             ),

@@ -45,6 +45,7 @@ from vllama.scheduler.hooks import (
 from vllama.scheduler.memory import DraftRecords, MemoryMeter, MemoryRecords
 from vllama.scheduler.policy import Pools
 from vllama.scheduler.replicas import Replicas
+from vllama.scheduler.slot_cache.carry import restore_slots, save_slots
 from vllama.server.reporter import Reporter
 from vllama.supervise.backoff import RestartPolicy
 from vllama.supervise.logs import RING_LINES
@@ -205,6 +206,8 @@ class EngineHooks:
             make_sleeper=self._make_sleeper,
             before_end=self._slot_cache.end if self._slot_cache else save_nothing,
             on_instance_end=self._clean_up,
+            save_slots=partial(save_slots, self._upstreams),
+            restore_slots=partial(restore_slots, self._upstreams),
         )
 
     def _engine(self, plan: Plan) -> Engine:

@@ -6,11 +6,13 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, TypeVar
 
 from vllama.chat.engine.request_fields import HARMLESS
 from vllama.chat.grammar_schema import Compiler
 from vllama.chat.inspect import Inspector
+from vllama.chat.request import Call
 
 MAX_KEPT = 64
 T = TypeVar("T")
@@ -78,7 +80,8 @@ class SlotRoutes:
     `act_path` has `{slot}` and `{action}`, which is "save" or "restore"; the body names the file.
     `slot_field` of a request names the slot to use. `mark_field` is one that the engine tells of a
     slot's last request and makes nothing of, so that a number in it tells which request that was.
-    `read` reads the answer of `list_path`.
+    `read` reads the answer of `list_path`. `fit` rewrites the file of a slot for an engine with
+    so many slots. `make_room` has the engine move what a slot holds into its own cache.
     """
 
     list_path: str
@@ -86,6 +89,8 @@ class SlotRoutes:
     slot_field: str
     mark_field: str
     read: Callable[[bytes], Sequence[Slot]]
+    fit: Callable[[Path, int], None]
+    make_room: Call
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -194,6 +194,7 @@ class LlamaCpp(Engine):
         # a debugger's backtrace takes seconds and pushes the telling line out of the last ones
         extra = {"GGML_NO_BACKTRACE": environ.get("GGML_NO_BACKTRACE", "1")}
         extra["LLAMA_ARG_SSE_PING_INTERVAL"] = "-1"  # a ping would be a sign of life of a hung one
+        extra["LLAMA_ARG_FIT"] = "off"  # it loads the model twice, and the plan is made
         if "OMP_WAIT_POLICY" not in environ:
             # A thread that waits for the others spins for about 10 µs and then sleeps. This is as
             # fast as the default (hundreds of µs) on idle cores, twice as fast on busy ones, and it

@@ -40,11 +40,13 @@ import msgspec
 from vllama.chat.engine.traits import Slot, SlotRoutes, Traits
 from vllama.chat.grammar_schema import CONVERTER
 from vllama.chat.parsers.marks import PRESERVED
+from vllama.chat.request import Call
 from vllama.engines.base import Engine, Installation, Missing, Overhead, SearchPaths
 from vllama.engines.devices import Device, parse_devices
 from vllama.engines.llamacpp.driver import FAMILY_NAMES, MIB, Flag, LlamaCpp, Start, find_backend
 from vllama.engines.llamacpp.llama_cpp_python import COMPILER
 from vllama.engines.llamacpp.output import build_failures
+from vllama.engines.llamacpp.slot_file import fit_slots
 from vllama.engines.locate import PackageLocation, find_package
 from vllama.engines.package_server import LLAMACPP_TOKENIZER
 from vllama.engines.recipe import Archive, MachineKind, Recipe, Wheels
@@ -355,6 +357,8 @@ SLOTS = SlotRoutes(
     slot_field="id_slot",
     mark_field="dry_allowed_length",  # without effect as long as `dry_multiplier` is 0
     read=read_slots,
+    fit=fit_slots,
+    make_room=Call(path="/completion", fields={"prompt": "-", "n_predict": 0}),
 )
 FLAGS: tuple[Flag, ...] = (
     ("--model", lambda start: start.bundle.path),

@@ -109,6 +109,7 @@ def build_parameters(given: dict[str, Any]) -> Any:
     import xllamacpp as cpp
 
     params = cpp.CommonParams()
+    params.fit_params = False  # as the variable LLAMA_ARG_FIT
     special: dict[str, Callable[[Any], dict[str, object]]] = {
         "flash_attn": lambda word: {
             "flash_attn_type": cpp.llama_flash_attn_type[f"LLAMA_FLASH_ATTN_TYPE_{FLASH[word]}"]

@@ -12,20 +12,16 @@ import asyncio
 import itertools
 import logging
 import os
-import shutil
 from collections import deque
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
-from secrets import token_hex
 from typing import Any
 
 import msgspec
 import psutil
 
-from vllama.base import executors
 from vllama.base.errors import VllamaError
 from vllama.chat.engine.events import Timings
 from vllama.chat.engine.traits import Slot, SlotRoutes
@@ -34,9 +30,11 @@ from vllama.chat.request import Call, guess_tokens
 from vllama.chat.tally import CACHED, find_detail
 from vllama.net.http.departure import unless_gone
 from vllama.net.upstream.pool import Upstream
+from vllama.plan.types import Plan
 from vllama.routes.recording.running import RunningRequest
 from vllama.routes.recording.stage import Stage
 from vllama.scheduler.instance import Lease
+from vllama.scheduler.slot_cache.carry import remove_files, save_slot
 from vllama.scheduler.slot_cache.conversations import act_on_slot, choose_idle, list_slots
 from vllama.scheduler.slot_cache.store import NEW, count_common, hash_blocks
 from vllama.supervise.spec import Endpoint
@@ -49,8 +47,6 @@ LEAST_S = 0.5
 """What an engine reads sooner, each request reads by itself."""
 FIRST_MARK = 1_000_000
 """Beyond the marks of conversations on disk, in the same field."""
-FREE = 4
-"""A slot is saved where this many times its size is free."""
 WAITS_FOR = "a prompt with the same prefix"
 
 
@@ -75,8 +71,7 @@ class _Engine:
 
     upstream: Upstream
     routes: SlotRoutes
-    folder: Path
-    token_bytes: int
+    plan: Plan
     readings: list[_Reading] = field(default_factory=list)
     read: deque[Sequence[str]] = field(default_factory=lambda: deque(maxlen=64))
     taken: dict[RunningRequest, int] = field(default_factory=dict)
@@ -101,22 +96,9 @@ class _Engine:
         async with self.acting:
             if (slot := choose_idle(await self.list_free())) is None:
                 return call
-            await act_on_slot(self.upstream, self.routes, slot, "restore", path.name)
+            await act_on_slot(self.upstream, self.routes, slot.number, "restore", path.name)
             self.taken[running] = slot.number
         return call.put(**{self.routes.slot_field: slot.number})
-
-    async def save(self, slot: Slot) -> Path | None:
-        """Save a slot; None where the disk has little room for it."""
-        disk = await executors.storage.run(shutil.disk_usage, self.folder)
-        if disk.free < FREE * slot.tokens * self.token_bytes:
-            return None
-        path = self.folder / f"{NEW}{os.getpid()}-{token_hex(8)}.slot"
-        try:
-            await act_on_slot(self.upstream, self.routes, slot, "save", path.name)
-        except BaseException:  # also if the client leaves meanwhile
-            _remove(path)
-            raise
-        return path
 
 
 class SharedPrefixes(Stage):
@@ -163,7 +145,7 @@ class SharedPrefixes(Stage):
             if not each.users and each.file.done():
                 engine.readings.remove(each)
                 if (path := each.file.result()) is not None:
-                    _remove(path)
+                    remove_files([path])
 
     def _find_engine(self, lease: Lease, upstream: Upstream, call: Call) -> _Engine | None:
         """Return the engine of a lease, None if its slots cannot share anything."""
@@ -176,14 +158,8 @@ class SharedPrefixes(Stage):
         if engine is None:
             used = {engine for engine, _ in self._at.values()}
             self._engines = {at: each for at, each in self._engines.items() if each in used}
-            tokens = plan.settings.context_length * lease.traits.max_concurrency
-            assert plan.settings.slot_dir is not None  # or its traits would name no routes
-            engine = self._engines[lease.endpoint] = _Engine(
-                upstream=upstream,
-                routes=routes,
-                folder=plan.settings.slot_dir,
-                token_bytes=plan.memory.kv_bytes // tokens,
-            )
+            made = _Engine(upstream=upstream, routes=routes, plan=plan)
+            engine = self._engines[lease.endpoint] = made
         engine.upstream = upstream  # the pool of the endpoint now
         return engine
 
@@ -234,7 +210,7 @@ class SharedPrefixes(Stage):
                 if found and len(reading.users) > 1:  # else the engine finds the slot by itself
                     engine.taken[running] = found[0].number
                     call = call.put(**{routes.slot_field: found[0].number})
-                    path = await engine.save(found[0])
+                    path = await save_slot(engine.upstream, routes, engine.plan, found[0])
             reply.tally.read = _read_counts(answer.body)
         except (VllamaError, TimeoutError) as error:
             log.info("cannot share a prompt: %s", error)  # the call itself will tell why
@@ -246,10 +222,6 @@ class SharedPrefixes(Stage):
             if path is None:
                 engine.readings.remove(reading)
         return call
-
-
-def _remove(path: Path) -> None:
-    executors.storage.start(partial(path.unlink, missing_ok=True))
 
 
 def _read_counts(body: bytes) -> Timings | None:

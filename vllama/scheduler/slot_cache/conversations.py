@@ -123,7 +123,9 @@ class Conversations:
             if slot is None or not await executors.storage.run(self._store.check, saved):
                 return None
             try:
-                await act_on_slot(upstream, self._routes, slot, "restore", f"{saved.name}.slot")
+                await act_on_slot(
+                    upstream, self._routes, slot.number, "restore", f"{saved.name}.slot"
+                )
             except VllamaError as error:
                 log.warning("%s: cannot restore a conversation: %s", self.model, error.message)
                 await executors.storage.run(self._store.drop, saved)
@@ -163,7 +165,7 @@ class Conversations:
             log.info("%s: conversation not saved: %s", self.model, error)
             return 0
         try:
-            await act_on_slot(upstream, self._routes, slot, "save", name)
+            await act_on_slot(upstream, self._routes, slot.number, "save", name)
             now = await list_slots(upstream, self._routes)
             if slot not in now:  # another request has come in between
                 raise VllamaError("the slot was reused in the meantime")
@@ -203,10 +205,10 @@ async def list_slots(upstream: Upstream, routes: SlotRoutes) -> Sequence[Slot]:
 
 
 async def act_on_slot(
-    upstream: Upstream, routes: SlotRoutes, slot: Slot, action: str, name: str
+    upstream: Upstream, routes: SlotRoutes, slot: int, action: str, name: str
 ) -> None:
     """Save a slot to a file, or restore it. Raises VllamaError."""
-    path = routes.act_path.format(slot=slot.number, action=action)
+    path = routes.act_path.format(slot=slot, action=action)
     call = Call(path=path, fields={"filename": name})
     answer = await upstream.fetch(call, limit_s=LIMIT_S)
     if answer.status != 200:
