@@ -29,6 +29,11 @@ SEED_HEADER = b"x-vllama-seed"
 """With it a head asks several nodes for one response: of the same seeds, with the same ids."""
 REPLAYS_HEADER = "x-vllama-replays"
 """With it a node names model, engine and build, of which others give an equal response."""
+USAGE_HEADER, FAILURE_HEADER = "x-vllama-usage", "x-vllama-failure"
+"""With them a node tells the head the tokens of a response, and why it has failed.
+
+Those of a response in chunks are trailers (RFC 9112, section 7.1.2).
+"""
 MAX_PRIORITY = 100
 SHOWN_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12
