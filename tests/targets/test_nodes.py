@@ -343,7 +343,9 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     assert {"one:latest", "two:latest"} <= {
         row["id"] for row in cluster.head.get("/v1/models")["data"]
     }
-    assert cluster.head.get("/v1/models/two")["id"] == "two"
+    described = cluster.head.get("/v1/models/two")
+    assert (described["id"], described["state"]) == ("two", "loaded")
+    assert described["loaded_context_length"] == described["max_model_len"] > 0
     assert cluster.head.request("GET", "/v1/models/three")[0] == 404
     scrape = Scrape(cluster.head)
     for node in where.values():

@@ -35,6 +35,7 @@ from vllama.net.http.request import Request
 from vllama.plan.distribution import list_usable
 from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
+from vllama.routes.openai.common import hash_seed
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
 from vllama.targets.nodes.choose import ChosenNode, NodeView
@@ -304,7 +305,8 @@ async def _send(
         finally:
             if answer.status == ModelNotFound.status:
                 node.disk_changed.set()  # it has denied a model of its list
-    return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
+    is_stored = running.route.dialect is Dialect.RESPONSES
+    return f"resp_{hash_seed(answer.seed.encode())}" if is_stored else None
 
 
 async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> NodeView | None:

@@ -169,8 +169,12 @@ async def ask_whole(
 
 def make_seed(request: Request) -> str:
     """Return 24 hexadecimal digits that are this request's own, on all nodes of a head."""
-    number = request.headers.get(SEED_HEADER) or request.number.encode()
-    return hashlib.blake2b(number, digest_size=12).hexdigest()
+    return hash_seed(request.headers.get(SEED_HEADER) or request.number.encode())
+
+
+def hash_seed(seed: bytes) -> str:
+    """Return the digits of a request's ids."""
+    return hashlib.blake2b(seed, digest_size=12).hexdigest()
 
 
 async def find_v1_model(gateway: Gateway, name: str | None) -> Entry:

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import secrets
-from collections import deque
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 
@@ -46,8 +44,6 @@ NOT_RETURNED = frozenset({
     "transfer-encoding", "x-request-id", FAILURE_HEADER, REPLAYS_HEADER, USAGE_HEADER,
 })  # fmt: skip
 STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}  # an event's end by type
-TAIL_READS = 16
-"""The reads at the end of a stream that are kept for the id of a stored response."""
 
 
 class NodeRefuses(UpstreamError):
@@ -73,14 +69,7 @@ class ForwardTally:
         self.last_token_ns = 0
         self.ended = False
         self.lines = 0
-        self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
         self.told: Usage | None = None  # by the node, at the end
-
-    def note(self, data: bytes) -> None:
-        """Count a read that was passed on."""
-        self.last_token_ns = now_ns()
-        self.lines += 1
-        self.tail.append(data)
 
     @property
     def has_begun(self) -> bool:
@@ -101,8 +90,8 @@ class Forward:
     def __init__(self, request: Request, client: str) -> None:
         """`client` is the client's key, as `name_client` names it."""
         self._request = request
-        seed = secrets.token_hex(12)
-        self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: seed}
+        self.seed = secrets.token_hex(12)
+        self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: self.seed}
         self._connection: Connection | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
@@ -214,7 +203,8 @@ class Forward:
 
     def note(self, events: bytes) -> None:
         """Take note of events that are passed on."""
-        self.tally.note(events)
+        self.tally.last_token_ns = now_ns()
+        self.tally.lines += 1
         self.sent.add(events)
 
     def on_end(self) -> None:
@@ -271,7 +261,6 @@ class Forward:
             request.end(self.rest)
             return
         body = b"".join(self._parts)
-        self.tally.tail.append(body)
         self._start(len(body))
         request.end(body)
 
@@ -287,11 +276,6 @@ class Forward:
         """Time from the first part of a stream to the last."""
         tally = self.tally
         return tally.last_token_ns - (tally.first_token_ns or 0) if tally.lines else 0
-
-    def find_response_id(self) -> str | None:
-        """Return the id of a stored response, by which its client may go on from it."""
-        found = re.search(rb'"id": ?"(resp_[^"]+)"', b"".join(self.tally.tail))
-        return found[1].decode() if found else None
 
 
 class _Passage(FastPath):
