@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from vllama.accounts.keys.key import FORWARDED, name_client
+from vllama.accounts.keys.key import FORWARDED, hash_seed, name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import log_context
 from vllama.base.errors import (
@@ -35,7 +35,6 @@ from vllama.net.http.request import Request
 from vllama.plan.distribution import list_usable
 from vllama.routes.events.rows import make_rows
 from vllama.routes.inference.demand import complete_name, find_prefix, read_asked
-from vllama.routes.openai.common import hash_seed
 from vllama.routes.route import Dialect, Route, RouteKind
 from vllama.routes.sign_of_life import fail_stream, show_life
 from vllama.targets.nodes.choose import ChosenNode, NodeView

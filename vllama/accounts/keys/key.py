@@ -234,6 +234,11 @@ def name_client(key: ApiKey | None) -> str:
     return f"{key.priority} {key.name}" if key is not None else ""
 
 
+def hash_seed(seed: bytes) -> str:
+    """Return 24 hexadecimal digits for the ids of a request with this seed."""
+    return hashlib.blake2b(seed, digest_size=12).hexdigest()
+
+
 def act_for(key: ApiKey, client: str) -> ApiKey:
     """Return a node key as the client that `name_client` names: turns and what is kept are its own.
 
