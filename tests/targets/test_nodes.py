@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections import Counter, defaultdict
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -32,7 +33,6 @@ from vllama.net.upstream.pool import Upstreams
 from vllama.routes.inference.demand import complete_name, read_json
 from vllama.server.preflight import check_nodes
 from vllama.targets.nodes.choose import NodeView, choose_node
-from vllama.targets.nodes.forward import read_usage
 from vllama.targets.nodes.node import make_nodes
 from vllama.targets.nodes.watch import Nodes
 
@@ -79,27 +79,6 @@ def test_the_choice_and_its_reason(nodes, known, chosen, reason) -> None:
         found = choose_node(order, known)
         assert (found.name if found else None) == chosen
         assert found is None or reason in found.reason
-
-
-@pytest.mark.parametrize(
-    ("tail", "counts"),
-    [
-        (b'{"done":false}\n{"done":true,"prompt_eval_count":3,"eval_count":4}\n', (3, 4)),
-        (b'data: {"usage":{"prompt_tokens":3,"completion_tokens":4}}\n\ndata: [DONE]\n\n', (3, 4)),
-        (b'data: {"timings":{"prompt_n":3,"predicted_n":4}}\n\ndata: [DONE]\n\n', (3, 4)),
-        (
-            b'event: x\ndata: {"response":{"usage":{"input_tokens":3,"output_tokens":4}}}\n\n',
-            (3, 4),
-        ),
-        (b'{"usage":{"input_tokens":3}}', (3, 0)),
-        (b'data: {"usage":{"output_tokens":4}}\n\ndata: {"type":"message_stop"}\n\n', (0, 4)),
-        (b'{"a":[1,2]}\n{"b"', None),
-        (b"", None),
-    ],
-)
-def test_the_end_of_an_answer_tells_its_tokens(tail, counts) -> None:
-    usage = read_usage(tail)
-    assert (usage and (usage.prompt_tokens, usage.completion_tokens)) == counts
 
 
 def test_names() -> None:
@@ -364,7 +343,9 @@ def test_one_address_has_the_models_of_all_nodes(cluster) -> None:
     assert {"one:latest", "two:latest"} <= {
         row["id"] for row in cluster.head.get("/v1/models")["data"]
     }
-    assert cluster.head.get("/v1/models/two")["id"] == "two"
+    described = cluster.head.get("/v1/models/two")
+    assert (described["id"], described["state"]) == ("two", "loaded")
+    assert described["loaded_context_length"] == described["max_model_len"] > 0
     assert cluster.head.request("GET", "/v1/models/three")[0] == 404
     scrape = Scrape(cluster.head)
     for node in where.values():
@@ -438,6 +419,42 @@ def test_a_recording_goes_to_the_node_with_the_model(cluster) -> None:
     assert json.loads(answer.json()["text"])["file"] == "16 bytes"
     refused = httpx.post(url, content=b"--x", headers={"content-type": "multipart/form-data"})
     assert refused.status_code == 400
+
+
+@pytest.mark.slow
+def test_a_head_counts_what_its_nodes_count(cluster) -> None:
+    cluster.add("both")
+    cluster.nodes[0].model("dies", "--die-after", "2")
+    cluster.wait_for(lambda: "dies:latest" in str(cluster.head.get("/api/tags")))
+    text, turns = "@tokens=5", [{"role": "user", "content": "@tokens=5"}]
+    body = {"messages": turns, "prompt": text, "input": text, "max_tokens": 20}
+    paths = ("/api/chat", "/api/generate", "/v1/chat/completions", "/v1/completions",
+             "/v1/messages", "/v1/responses", "/api/embed", "/v1/embeddings")  # fmt: skip
+    for model in ("both", "dies"):
+        for path in paths:
+            for stream in (False, True):
+                cluster.head.request("POST", path, body | {"model": model, "stream": stream})
+    counted = ("requests", "prompt_tokens", "cached_tokens", "generated_tokens")
+
+    def sum_usage(server: Server, headers: dict[str, str]) -> dict[str, Counter[str]]:
+        rows = json.loads(server.request("GET", "/api/usage", None, headers)[2])["usage"]
+        found: dict[str, Counter[str]] = defaultdict(Counter)
+        for row in rows:
+            found[row["model"]].update({name: row[name] for name in counted})
+        return found
+
+    there = [sum_usage(node, KEY) for node in cluster.nodes]
+    here = sum_usage(cluster.head, {})
+    assert here == {
+        model: there[0].get(model, Counter()) + there[1].get(model, Counter()) for model in here
+    }
+    assert here["both:latest"]["generated_tokens"] == 60
+    scrape = Scrape(cluster.head)
+    by_outcome = [
+        scrape.sum("vllama_requests_total", model="dies:latest", outcome=outcome)
+        for outcome in ("ok", "error")
+    ]
+    assert by_outcome == [4, 12]  # vectors do not die
 
 
 @pytest.mark.slow

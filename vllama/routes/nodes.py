@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import UNSET
 
-from vllama.accounts.keys.key import FORWARDED, name_client
+from vllama.accounts.keys.key import FORWARDED, hash_seed, name_client
 from vllama.accounts.keys.ring import check_model, may_use
 from vllama.base import log_context
 from vllama.base.errors import (
@@ -301,7 +301,8 @@ async def _send(
         finally:
             if answer.status == ModelNotFound.status:
                 node.disk_changed.set()  # it has denied a model of its list
-    return answer.find_response_id() if running.route.dialect is Dialect.RESPONSES else None
+    is_stored = running.route.dialect is Dialect.RESPONSES
+    return f"resp_{hash_seed(answer.seed.encode())}" if is_stored else None
 
 
 async def describe_here(gateway: Gateway, nodes: Nodes, model: str) -> NodeView | None:

@@ -29,6 +29,11 @@ SEED_HEADER = b"x-vllama-seed"
 """With it a head asks several nodes for one response: of the same seeds, with the same ids."""
 REPLAYS_HEADER = "x-vllama-replays"
 """With it a node names model, engine and build, of which others give an equal response."""
+USAGE_HEADER, FAILURE_HEADER = "x-vllama-usage", "x-vllama-failure"
+"""With them a node tells the head the tokens of a response, and why it has failed.
+
+Those of a response in chunks are trailers (RFC 9112, section 7.1.2).
+"""
 MAX_PRIORITY = 100
 SHOWN_CHARACTERS = 4
 LEAST_SECRET_CHARACTERS = 12
@@ -227,6 +232,11 @@ def make_node_key(secret: str) -> ApiKey:
 def name_client(key: ApiKey | None) -> str:
     """Return the head's description, for a node, of the key that a client has shown."""
     return f"{key.priority} {key.name}" if key is not None else ""
+
+
+def hash_seed(seed: bytes) -> str:
+    """Return 24 hexadecimal digits for the ids of a request with this seed."""
+    return hashlib.blake2b(seed, digest_size=12).hexdigest()
 
 
 def act_for(key: ApiKey, client: str) -> ApiKey:

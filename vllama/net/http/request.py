@@ -102,7 +102,7 @@ class Request:
         "_size", "_waiter", "_wrap", "before_end", "client_host", "content_type", "detached",
         "disconnected", "done", "endless", "extra", "failure", "headers", "id", "keep_alive",
         "mask", "method", "number", "path", "query", "queue_position", "recorder", "sink",
-        "started_ns", "status", "version", "writes",
+        "started_ns", "status", "trailer", "version", "writes",
     )  # fmt: skip
 
     def __init__(self, client: Socket | None, head: Head, host: str = "") -> None:
@@ -117,6 +117,7 @@ class Request:
         self.status = 0  # 0 until the head of the answer is made
         self.queue_position = 0  # the initial position in a model's queue; 0: it did not wait
         self.extra: list[tuple[bytes, bytes]] = []  # additional headers of the answer
+        self.trailer = b""  # the lines after the last chunk
         self.done = False  # the answer has ended
         self.failure: VllamaError | None = None  # of the answer, even after a status of 200
         self.disconnected = False  # the client has disconnected
@@ -321,6 +322,13 @@ class Request:
         line = (name.encode(), value.encode("latin-1", "replace"))
         self.extra = [*(old for old in self.extra if old[0] != line[0]), line]
 
+    def tell_at_end(self, name: str, value: str) -> None:
+        """Set a header, or a trailer of an answer that has begun; for `before_end`."""
+        if not self._chunked:
+            self.set_header(name, value)
+        else:
+            self.trailer += f"{name}: {value}\r\n".encode("latin-1", "replace")
+
     # -- the answer ---------------------------------------------------------------------------
 
     def start(
@@ -435,9 +443,9 @@ class Request:
         elif not self._chunked:
             body = head + body
         elif body:
-            body = b"".join((head, FRAME[len(body)], body, b"\r\n0\r\n\r\n"))
+            body = b"".join((head, FRAME[len(body)], body, b"\r\n0\r\n", self.trailer, b"\r\n"))
         else:
-            body = head + b"0\r\n\r\n"
+            body = b"".join((head, b"0\r\n", self.trailer, b"\r\n"))
         self.done = True
         self._parts.clear()
         if self._client is None:

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from vllama.accounts.keys.key import REPLAYS_HEADER, SEED_HEADER
+from msgspec import json
+
+from vllama.accounts.keys.key import (
+    FAILURE_HEADER,
+    REPLAYS_HEADER,
+    SEED_HEADER,
+    USAGE_HEADER,
+)
+from vllama.chat.request import Usage
 from vllama.routes.chain import current
-from vllama.routes.recording.running import RunningRequest
+from vllama.routes.recording.running import RunningRequest, list_usages, sum_amounts
 from vllama.routes.recording.stage import Stage
 
 SERVED_BY_HEADER = "x-vllama-served-by"
@@ -41,3 +49,18 @@ class ServedBy(Stage):
             request.set_header(CONTEXT_HEADER, str(lease.traits.context_length))
         if plan and load.num_gpu not in (None, plan.settings.gpu_layers):
             request.set_header(LAYERS_HEADER, str(plan.settings.gpu_layers))
+
+    def before_end(self, running: RunningRequest) -> None:
+        """Tell a head what it cannot read of every response."""
+        request, taken = running.request, sum_amounts(running, 0)
+        if SEED_HEADER not in request.headers:
+            return
+        usage = Usage(
+            prompt_tokens=taken.prompt_tokens,
+            completion_tokens=taken.generated_tokens,
+            cached_tokens=taken.cached_tokens,
+            estimated=any(one.estimated for one in list_usages(running)),
+        )
+        request.tell_at_end(USAGE_HEADER, json.encode(usage).decode())
+        if request.failure is not None:
+            request.tell_at_end(FAILURE_HEADER, " ".join(request.failure.sentence().split()))

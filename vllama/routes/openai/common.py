@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from msgspec.structs import replace
 
-from vllama.accounts.keys.key import SEED_HEADER
+from vllama.accounts.keys.key import SEED_HEADER, hash_seed
 from vllama.base.clock import now_ns
 from vllama.base.errors import BadRequest, ModelNotFound, VllamaError
 from vllama.chat.inspect import WholeReader
@@ -169,8 +168,7 @@ async def ask_whole(
 
 def make_seed(request: Request) -> str:
     """Return 24 hexadecimal digits that are this request's own, on all nodes of a head."""
-    number = request.headers.get(SEED_HEADER) or request.number.encode()
-    return hashlib.blake2b(number, digest_size=12).hexdigest()
+    return hash_seed(request.headers.get(SEED_HEADER) or request.number.encode())
 
 
 async def find_v1_model(gateway: Gateway, name: str | None) -> Entry:

@@ -35,21 +35,23 @@ if TYPE_CHECKING:
 def make_row(bundle: Bundle, info: ModelInfo | None, view: View | None) -> OpenAIModel:
     """Return a model as it is listed; `view` is that of its instance, None if there is none."""
     made_for = info.context_length or 0 if info is not None else 0
-    loaded, state = 0, "not-loaded"
-    if view is not None:
-        loaded = get_known_context(view.plan)
-        state = "loaded" if view.state is Phase.READY else str(view.state)
+    loaded = get_known_context(view.plan) if view is not None else 0
     return OpenAIModel(
         id=bundle.name,
         object="model",
         created=int(bundle.modified_s),
         owned_by=find_owner(bundle.name),
-        state=state,
+        state=name_state(view.state if view is not None else None),
         capabilities=list_capabilities(info),
         context_length=made_for,
         loaded_context_length=loaded,
         max_model_len=loaded or made_for,
     )
+
+
+def name_state(state: object) -> str:
+    """Return the state of a model, None without an instance, as LM Studio names it."""
+    return "not-loaded" if state is None else "loaded" if state == Phase.READY else str(state)
 
 
 def find_owner(name: str) -> str:
@@ -68,19 +70,24 @@ def list_rows_elsewhere(gateway: Gateway, here: set[str]) -> list[OpenAIModel]:
     """Return the models that only other nodes of a cluster have."""
     if gateway.nodes is None:
         return []
-    from vllama.routes.nodes import list_elsewhere
+    from vllama.routes.nodes import list_elsewhere, list_loaded_elsewhere
 
+    loaded = sorted(list_loaded_elsewhere(gateway), key=lambda row: row.state == Phase.READY)
+    by_name = {name: row for row in loaded for name in (row.name, *row.other_names)}
     return [
         OpenAIModel(
             id=model.name,
             object="model",
             created=int(parse_rfc3339(model.modified_at)),
             owned_by=find_owner(model.name),
+            state=name_state(row.state if row is not None else None),
             capabilities=model.capabilities,
             context_length=model.details.context_length,
-            max_model_len=model.details.context_length,
+            loaded_context_length=(now := row.context_length if row is not None else 0),
+            max_model_len=now or model.details.context_length,
         )
         for model in list_elsewhere(gateway, here)
+        for row in (by_name.get(model.name),)
     ]
 
 

@@ -1,6 +1,6 @@
 """A request sent on to a node as it is, and the node's answer sent back without being read.
 
-Only the end of an answer is read, for its counts of tokens. A stream is passed on event by event,
+The node tells the tokens of an answer in a header or trailer. A stream is passed on event by event,
 so that an error, or what another node goes on with, can follow the last whole one; any other answer
 is collected first, so that another node can still give it.
 """
@@ -9,14 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import math
-import re
 import secrets
-from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 import msgspec
 
-from vllama.accounts.keys.key import CLIENT_HEADER, FORWARDED, REPLAYS_HEADER, SEED_HEADER
+from vllama.accounts.keys.key import (
+    CLIENT_HEADER,
+    FAILURE_HEADER,
+    FORWARDED,
+    REPLAYS_HEADER,
+    SEED_HEADER,
+    USAGE_HEADER,
+)
 from vllama.base.clock import now_ns
 from vllama.base.errors import EngineError, ModelNotFound, UpstreamError, VllamaError
 from vllama.chat.engine.events import Timings
@@ -35,13 +41,9 @@ NOT_PASSED = frozenset({
 })  # fmt: skip
 NOT_RETURNED = frozenset({
     "connection", "content-length", "content-type", "date", "keep-alive", "server",
-    "transfer-encoding", "x-request-id", REPLAYS_HEADER,
+    "transfer-encoding", "x-request-id", FAILURE_HEADER, REPLAYS_HEADER, USAGE_HEADER,
 })  # fmt: skip
 STREAMS = {"application/x-ndjson": b"\n", "text/event-stream": b"\n\n"}  # an event's end by type
-TAIL_READS = 16
-"""The reads at the end of a stream that are kept for its counts."""
-PROMPT_COUNTS = ("prompt_eval_count", "prompt_tokens", "input_tokens", "prompt_n")
-ANSWER_COUNTS = ("eval_count", "completion_tokens", "output_tokens", "predicted_n")
 
 
 class NodeRefuses(UpstreamError):
@@ -67,29 +69,17 @@ class ForwardTally:
         self.last_token_ns = 0
         self.ended = False
         self.lines = 0
-        self.tail: deque[bytes] = deque(maxlen=TAIL_READS)
-        self._usage: Usage | None = None
-
-    def note(self, data: bytes) -> None:
-        """Count a read that was passed on."""
-        self.last_token_ns = now_ns()
-        self.lines += 1
-        self.tail.append(data)
+        self.told: Usage | None = None  # by the node, at the end
 
     @property
     def has_begun(self) -> bool:
         """True if the node has begun to answer."""
-        return self.first_token_ns is not None
+        return self.first_token_ns is not None or self.told is not None
 
     @property
     def usage(self) -> Usage:
-        """The tokens that the end of the answer tells of; as many as were passed on if it broke."""
-        if self._usage is None:
-            counted = Usage(completion_tokens=self.lines, estimated=True)
-            if not self.ended:
-                return counted
-            self._usage = read_usage(b"".join(self.tail)) or counted
-        return self._usage
+        """The tokens that the node tells of; as many as were passed on if it has told nothing."""
+        return self.told or Usage(completion_tokens=self.lines, estimated=True)
 
 
 class Forward:
@@ -100,12 +90,13 @@ class Forward:
     def __init__(self, request: Request, client: str) -> None:
         """`client` is the client's key, as `name_client` names it."""
         self._request = request
-        seed = secrets.token_hex(12)
-        self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: seed}
+        self.seed = secrets.token_hex(12)
+        self._own = {CLIENT_HEADER: client, b"x-request-id": request.id, SEED_HEADER: self.seed}
         self._connection: Connection | None = None
         self._done: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.status = 0
-        self._headers: dict[str, str] = {}
+        self._headers: Mapping[str, str] = {}  # of the answer
+        self._last: Mapping[str, str] = {}  # of the node that has answered last; trailers, too
         self.sent = SentEvents()
         self._parts: list[bytes] = []
         self.rest = b""  # an event that has not ended
@@ -166,6 +157,7 @@ class Forward:
 
     def on_head(self, status: int, headers: Mapping[str, str]) -> None:
         """Store the status and the headers; another node has to give the same answer."""
+        self._last = headers
         if self._request.status:
             if status != self.status or headers.get(REPLAYS_HEADER) != self.sent.build:
                 self.on_lost(Departed())
@@ -178,12 +170,12 @@ class Forward:
         """Write whole events of a stream; collect any other answer."""
         if self._error is not None:
             return
-        if self.tally.first_token_ns is None:
-            self.tally.first_token_ns = now_ns()
         end = self.sent.end
         if not end:
             self._parts.append(data)
             return
+        if self.tally.first_token_ns is None:
+            self.tally.first_token_ns = now_ns()
         if self.rest or not data.endswith(end):
             before, found, self.rest = (self.rest + data).rpartition(end)
             data = before + found
@@ -211,12 +203,15 @@ class Forward:
 
     def note(self, events: bytes) -> None:
         """Take note of events that are passed on."""
-        self.tally.note(events)
+        self.tally.last_token_ns = now_ns()
+        self.tally.lines += 1
         self.sent.add(events)
 
     def on_end(self) -> None:
         """Make `run` end the response."""
         self.tally.ended = True
+        with suppress(KeyError, msgspec.MsgspecError):  # an older node
+            self.tally.told = msgspec.json.decode(self._last[USAGE_HEADER], type=Usage)
         self._wake()
 
     def on_lost(self, error: EngineError) -> None:
@@ -261,10 +256,11 @@ class Forward:
         if self.sent.end:
             if not request.status:
                 self._start()
+            if FAILURE_HEADER in self._last:
+                request.failure = UpstreamError(self._last[FAILURE_HEADER])
             request.end(self.rest)
             return
         body = b"".join(self._parts)
-        self.tally.tail.append(body)
         self._start(len(body))
         request.end(body)
 
@@ -273,19 +269,13 @@ class Forward:
     @property
     def tokens(self) -> int:
         """The tokens of the answer, of a stream that goes on about as many as its reads."""
-        tally = self.tally
-        return tally.usage.completion_tokens if tally.ended else tally.lines
+        return self.tally.usage.completion_tokens
 
     @property
     def span_ns(self) -> int:
         """Time from the first part of a stream to the last."""
         tally = self.tally
         return tally.last_token_ns - (tally.first_token_ns or 0) if tally.lines else 0
-
-    def find_response_id(self) -> str | None:
-        """Return the id of a stored response, by which its client may go on from it."""
-        found = re.search(rb'"id": ?"(resp_[^"]+)"', b"".join(self.tally.tail))
-        return found[1].decode() if found else None
 
 
 class _Passage(FastPath):
@@ -330,33 +320,3 @@ def make_request(pool: Upstream, request: Request, body: bytes, own: Mapping[byt
     lines += [b"%b: %b\r\n" % (x, y.encode("latin-1", "replace")) for x, y in own.items() if y]
     lines.append(b"content-length: %d\r\n\r\n%b" % (len(body), body))
     return b"".join(lines)
-
-
-def read_usage(tail: bytes) -> Usage | None:
-    """Return the counts in the last object of an answer that has any, in whatever dialect."""
-    for line in reversed(tail.rstrip().split(b"\n")):
-        text = line.removeprefix(b"data: ").strip()
-        if not text.startswith(b"{"):
-            continue
-        try:
-            found = msgspec.json.decode(text)
-        except (ValueError, RecursionError):
-            return None  # it was cut, and so are all before it
-        if usage := _find_counts(found):
-            return usage
-    return None
-
-
-def _find_counts(found: Mapping[str, object]) -> Usage | None:
-    """Read Ollama's counts, a `usage` object of any other dialect, or llama.cpp's `timings`."""
-    inner = found.get("response")
-    usage = found.get("usage") or (inner.get("usage") if isinstance(inner, dict) else None)
-    places = (usage, found.get("timings"), found)
-    for place in (one for one in places if isinstance(one, dict)):
-        prompt, answer = (
-            next((count for name in row if isinstance(count := place.get(name), int)), None)
-            for row in (PROMPT_COUNTS, ANSWER_COUNTS)
-        )
-        if prompt is not None or answer is not None:
-            return Usage(prompt_tokens=prompt or 0, completion_tokens=answer or 0)
-    return None
