@@ -173,7 +173,7 @@ FAULTS = [
     ),
     (
         Good(failures=(FailurePattern(pattern="Error: (.+)", cause="{0}"),)),
-        "has the fault None, not memory",
+        "is diagnosed as None, not memory",
     ),
 ]  # fmt: skip
 
@@ -199,7 +199,7 @@ def test_recordings_are_diagnosed() -> None:
         "the recording of 'too cold' is diagnosed as 'it is too hot (300 °C)'"
     ]
     (finding,) = check_engine(engine, [replace(right, fault=Fault.MEMORY)])
-    assert "has the fault mismatch (retryable: False), not memory (False)" in finding
+    assert "is diagnosed as mismatch (retryable: False), not memory (False)" in finding
 
 
 def test_objects_are_loaded_from_the_current_folder(tmp_path: Path, monkeypatch) -> None:

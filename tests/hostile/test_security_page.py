@@ -28,7 +28,7 @@ PROMISES = {
         "hostile/test_open_server.py::test_what_a_page_may_ask_of_the_same_machine",
         "hostile/test_open_server.py::test_a_server_that_must_not_be_open",
     ],
-    "A slow or silent server blocks nobody.": [
+    "A slow or silent server blocks no other work.": [
         "net/web/test_connections.py::test_silence_ends_and_reads_can_be_ended",
     ],
     "A model file cannot stop the server.": [

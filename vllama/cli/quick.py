@@ -56,8 +56,8 @@ def _is_relative(text: str) -> bool:
 def _ask(content: str) -> Any:
     """Return the first response of a server, None if there is none."""
     given, until_s = os.environ.get("VLLAMA_DATA_DIR"), time.monotonic() + LIMIT_S
-    folder = Path(given) if given else default_data_dir()
-    with suppress(OSError, ValueError):
+    with suppress(OSError, ValueError, RuntimeError):  # the command itself reports what is wrong
+        folder = Path(given) if given else default_data_dir()
         if os.geteuid() == 0 != folder.stat().st_uid:
             return None  # root's command acts as that user
         for server in find_servers(folder):

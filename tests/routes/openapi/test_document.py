@@ -238,7 +238,8 @@ def test_a_name_that_is_taken_is_not_forbidden(name):
 def test_every_header_of_answers_is_described():
     sources = "".join(path.read_text() for path in (ROOT / "vllama").rglob("*.py"))
     asked = {"x-vllama-detach", "x-vllama-key", "x-vllama-forwarded", "x-vllama-truncate"}
-    asked |= {"x-vllama-seed", "x-vllama-replays"}  # between the servers of a cluster
+    between = {"seed", "replays", "usage", "failure"}  # the servers of a cluster
+    asked |= {f"x-vllama-{name}" for name in between}
     answered = set(re.findall(r'"(x-vllama-[a-z-]+)"', sources)) - asked
     assert answered <= set(DOCUMENT["components"]["headers"])
     guide = (ROOT / "docs/reference/api.md").read_text()
