@@ -50,7 +50,7 @@ PROMISES = {
         "hostile/test_paths.py::test_no_route_tells_a_file_from_none",
         "routes/test_access.py::test_a_path_names_a_model_for_an_admin_only",
     ],
-    "Untrusted web pages get nothing.": [
+    "Untrusted web pages have no access.": [
         "routes/test_guards.py::test_hosts_of_a_server_for_this_machine",
         "routes/test_guards.py::test_pages_on_a_server_for_all",
         "hostile/test_open_server.py::test_what_an_open_server_answers",
@@ -65,7 +65,7 @@ PROMISES = {
         "routes/test_keys.py::test_every_handler_needs_a_scope_that_was_chosen_for_it",
         "hostile/test_open_server.py::test_a_route_without_a_kind_is_for_keys",
     ],
-    "A proxy's word for its user is believed from keys with `--trusts-user yes` only.": [
+    "vllama trusts a proxy's user header only with keys that have `--trusts-user yes`.": [
         "accounts/keys/test_act_for.py::test_the_user_of_a_proxys_key",
         "routes/test_users.py::test_a_user_is_believed_from_the_proxys_key_only",
         "deploy/test_oidc.py::test_who_is_let_in_and_counted",
@@ -79,7 +79,7 @@ PROMISES = {
         "routes/test_settings_over_http.py::test_an_open_server_without_keys_changes_nothing",
         "routes/test_keys_over_http.py::test_no_first_key_is_made_over_http",
     ],
-    "No error quotes a key.": ["routes/test_captures.py::test_secrets_are_not_kept"],
+    "No error contains a key.": ["routes/test_captures.py::test_secrets_are_not_kept"],
     "Engines serve only vllama.": [
         "routes/test_engine_sockets.py::test_all_that_is_asked_of_an_engine_goes_through_its_socket",
     ],
