@@ -3,9 +3,9 @@
 
     python -m bench.mixed http://127.0.0.1:11434 http://127.0.0.1:11435 --models plain tooled
 
-Each app has its own route, model, `num_ctx` and length of response, as an editor, a chat and a
-script have. Each round begins with no model loaded, and asks the servers in turn with the same
-requests. A load is a response of /api that says it waited for one for longer than 0.1 s.
+Each app has its own route and `num_ctx`, and uses all models, as an editor, a chat and a script do.
+Each round begins with no model loaded, and asks the servers in turn with the same requests. A load
+is a process `llama-server` below the server.
 """
 
 from __future__ import annotations
@@ -14,15 +14,19 @@ import argparse
 import json
 import random
 import statistics
+import threading
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from urllib.parse import urlsplit
+
+import psutil
 
 from bench.prefixes import WORDS, make_prefix
 
 CONTEXTS = (None, 1024, 2048, 4096, 8192)
-LOAD_NS = 100_000_000
+LOOK_S = 0.05
 
 
 def call(server: str, path: str, body: dict | None = None) -> dict:
@@ -54,10 +58,39 @@ def make_app(models: list[str], number: int, requests: int, seed: int) -> list[t
     return made
 
 
-def run_app(server: str, requests: list[tuple[str, dict]]) -> int:
-    """Send the requests of an app one after another; return how many waited for a load."""
-    answers = [call(server, path, body) for path, body in requests]
-    return sum(answer.get("load_duration", 0) > LOAD_NS for answer in answers)
+def run_app(server: str, requests: list[tuple[str, dict]]) -> None:
+    """Send the requests of an app one after another."""
+    for path, body in requests:
+        call(server, path, body)
+
+
+class Engines(threading.Thread):
+    """Counts the engines that a server starts; use as a context manager."""
+
+    def __init__(self, server: str) -> None:
+        super().__init__(daemon=True)
+        port = urlsplit(server).port
+        self.server = next(
+            psutil.Process(one.pid)
+            for one in psutil.net_connections("tcp")
+            if one.status == psutil.CONN_LISTEN and one.laddr.port == port
+        )
+        self.seen: set[int] = set()
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        while not self.ended.wait(LOOK_S):
+            for child in self.server.children(recursive=True):
+                if child.pid not in self.seen and child.name() == "llama-server":
+                    self.seen.add(child.pid)
+
+    def __enter__(self) -> Engines:
+        self.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.ended.set()
+        self.join()
 
 
 def unload(server: str) -> None:
@@ -72,9 +105,9 @@ def measure(server: str, apps: list[list[tuple[str, dict]]]) -> tuple[float, int
     """Return the seconds until all apps have their responses, and the number of loads."""
     unload(server)
     begun = time.perf_counter()
-    with ThreadPoolExecutor(len(apps)) as pool:
-        loads = sum(pool.map(partial(run_app, server), apps))
-    return time.perf_counter() - begun, loads
+    with Engines(server) as engines, ThreadPoolExecutor(len(apps)) as pool:
+        list(pool.map(partial(run_app, server), apps))
+    return time.perf_counter() - begun, len(engines.seen)
 
 
 def main() -> None:

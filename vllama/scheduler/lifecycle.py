@@ -223,7 +223,7 @@ class Lifecycle:
         except (VllamaError, OSError) as error:
             log.warning("%s: cannot read its log: %s", plan.bundle.name, error)
             return None
-        if placed:
+        if placed and placed.text:
             log.info("%s: %s", plan.bundle.name, placed.text)
         trouble = placed.trouble if placed else None
         if trouble:
