@@ -48,7 +48,7 @@ def list_engines(server) -> dict[psutil.Process, list[str]]:
 
 def test_a_template_that_doubles_starts_no_engine_and_delays_no_other(server):
     status, told = server.post("/api/chat", {"model": "doubles", "messages": QUESTION})
-    assert status == 400 and "cannot render the model's chat template: it took" in told["error"]
+    assert status == 400 and "cannot render the model's chat template: it used" in told["error"]
     assert not list_engines(server)
     asked = {"model": COUNTS, "messages": QUESTION, "stream": False, "options": {"num_predict": 4}}
     assert server.post("/api/chat", asked)[1]["message"]["content"] == " one two three four"
@@ -60,7 +60,7 @@ def test_a_template_that_doubles_starts_no_engine_and_delays_no_other(server):
 
 def test_a_second_template_that_doubles_starts_no_engine(server):
     status, told = server.post("/api/chat", {"model": "second", "messages": QUESTION})
-    assert status == 400 and "cannot render the model's chat template: it took" in told["error"]
+    assert status == 400 and "cannot render the model's chat template: it used" in told["error"]
     assert not any("second.gguf" in " ".join(words) for words in list_engines(server).values())
 
 
