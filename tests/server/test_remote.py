@@ -94,7 +94,7 @@ def test_a_load_without_a_device_fails(tmp_path, machines):
         server.model("m-replays", "--hide-rpc")
         answer = generate(server)
         assert answer["status"] == 500, answer
-        said = f"the engine's log does not say that it uses RPC0 ({address(machines[0])})"
+        said = f"the engine's log does not show that it uses RPC0 ({address(machines[0])})"
         assert said in answer["error"]
 
 
