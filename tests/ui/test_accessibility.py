@@ -43,7 +43,7 @@ def test_models(server, open_page, scheme):
     check(page)
     page.get_by_role("button", name="Add a model").click()
     expect(page.locator("model-card").first).to_be_visible()
-    page.locator("model-card").first.get_by_role("button", name="Plan of").click()
+    page.locator("model-card").first.get_by_role("button", name="Plan for").click()
     check(page)
 
 

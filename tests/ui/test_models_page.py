@@ -85,7 +85,7 @@ def show_plan(page, name):
     """Have the plan of a model made, and return its card."""
     search(page, name).press("Enter")
     card = find_offer(page, name)
-    card.get_by_role("button", name="Plan of").click()
+    card.get_by_role("button", name="Plan for").click()
     return card
 
 
