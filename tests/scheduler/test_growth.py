@@ -224,6 +224,20 @@ async def test_a_busy_model_waits_for_an_idle_moment(world, scheduler):
 
 
 @in_world(Shrinking)
+async def test_a_model_that_loads_slowly_stays_as_it_is_for_longer(world, scheduler):
+    """A request during the load waits for it."""
+    await burst(scheduler)
+    (instance,) = scheduler._table.instances.values()
+    instance.load_s = 20
+    await pass_time(world, scheduler, 150)
+    scheduler.release(await scheduler.acquire(model("m"), Need(), None))
+    await pass_time(world, scheduler, 150)  # the burst was 300 s ago, the last request 150
+    assert sizes(world) == [(4, 4096)]
+    await pass_time(world, scheduler, 51)
+    await reach(lambda: sizes(world) == [(4, 4096), (1, 4096)])
+
+
+@in_world(Shrinking)
 async def test_a_context_that_others_do_not_need_shrinks(world, scheduler):
     await use(scheduler)
     scheduler.release(await scheduler.acquire(model("m"), make_need(num_ctx=8192), None))

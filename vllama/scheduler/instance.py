@@ -251,8 +251,9 @@ class Instance:
         if fixed or len(places) > 1 or not (self.plan and self.traits and self.traits.slots):
             return math.inf
         *_, since_s = self.growth.reduce(self.need, self.plan)
-        wait_s = max(SHRINK_S, SHRINK_LOADS * self.load_s)
-        return max(since_s + wait_s, self.last_used_s + SHRINK_IDLE_S)
+        least_s = SHRINK_LOADS * self.load_s  # a request during the load has to wait for it
+        crowd_ends_s = since_s + max(SHRINK_S, least_s)
+        return max(crowd_ends_s, self.last_used_s + max(SHRINK_IDLE_S, least_s))
 
     @property
     def deadline_s(self) -> float:
