@@ -150,7 +150,7 @@ def test_the_expiry_of_a_certificate(days: float, warns: bool, pair: Pair, tmp_p
 def test_commands_as_clients(server: TlsServer, pair: Pair, tmp_path: Path) -> None:
     assert f"listening on https://127.0.0.1:{server.port}" in server.output
     done = server.run("ps", SSL_CERT_FILE=str(pair.authority))
-    assert done.returncode == 0 and done.stdout.startswith("NAME")
+    assert done.returncode == 0 and "No models are loaded" in done.stderr
     # with the server's own settings the scheme need not be said
     here = {"VLLAMA_TLS_CERT": str(pair.chain), "SSL_CERT_FILE": str(pair.authority)}
     assert server.run("ps", OLLAMA_HOST=f"127.0.0.1:{server.port}", **here).returncode == 0
