@@ -162,7 +162,7 @@ def test_a_model_that_is_on_this_disk_too_but_without_engine_says_who_is_gone(tm
                 texts.add(text)
                 assert status == 503 and headers["retry-after"], text
                 assert text.startswith("cannot reach the upstream: no response since 2"), text
-                return "and here: cannot" in text
+                return "and on this server: cannot" in text
 
             until(knows_both)
             far.start()
