@@ -111,7 +111,7 @@ def test_a_blob_that_the_registry_lacks(registry: StandInRegistry, library: Libr
         (Fault(status=404), ModelNotFound, "^pull model manifest: file does not exist$"),
         (Fault(status=401), AuthRequired, "requires a login"),
         (Fault(status=403), AuthRequired, "does not allow"),
-        (Fault(status=500), SourceError, "answered 500"),
+        (Fault(status=500), SourceError, "returned 500"),
         (Fault(status=302, headers={"Location": "/around"}), SourceError, "edirects"),
         *(
             (Fault(status=302, headers={"Location": f"http://{host}/"}), SourceError, "cannot")
