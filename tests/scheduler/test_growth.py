@@ -223,6 +223,29 @@ async def test_a_busy_model_waits_for_an_idle_moment(world, scheduler):
     await reach(lambda: sizes(world) == [(4, 4096), (1, 4096)])
 
 
+class Dying(Shrinking):
+    """The same with an engine that crashes when it is measured, once told to."""
+
+    dies = False
+
+    async def measure(self, processes, gpus):
+        measured = await super().measure(processes, gpus)
+        if self.dies:
+            self.dies = False
+            self.processes[-1].crash()
+        return measured
+
+
+@in_world(Dying)
+async def test_an_engine_that_crashes_before_its_slots_are_saved_is_replaced(world, scheduler):
+    await burst(scheduler)
+    world.dies = True
+    await pass_time(world, scheduler, SHRINK_S + 1)
+    await reach(lambda: len(world.processes) == 2)
+    await reach(lambda: [view.state for view in scheduler.list_views()] == [Phase.READY])
+    assert sizes(world) == [(4, 4096), (1, 4096)] and world.carried == []
+
+
 @in_world(Shrinking)
 async def test_a_model_that_loads_slowly_stays_as_it_is_for_longer(world, scheduler):
     """A request during the load waits for it."""

@@ -238,10 +238,10 @@ class Lifecycle:
             await self._admission.measure()
             await self._hooks.before_end(process.endpoints)
             next_ = self._table.instances.get(instance.key)
-            if next_ and next_.replaces is instance and instance.plan and instance.traits:
-                next_.carried = await self._hooks.save_slots(
-                    instance.plan, instance.traits, process.endpoints[0]
-                )
+            plan, traits, places = instance.plan, instance.traits, process.endpoints
+            # without places, it crashed meanwhile
+            if next_ and next_.replaces is instance and plan and traits and places:
+                next_.carried = await self._hooks.save_slots(plan, traits, places[0])
         await process.stop()
         self._admission.note_exit(instance)
         self._hooks.on_instance_end()
