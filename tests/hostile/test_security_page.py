@@ -94,6 +94,8 @@ PROMISES = {
         "test_servers.py::test_servers_are_found_as_long_as_they_run",
         "server/test_changes.py::test_a_server_of_another_folder_has_no_say",
         "server/test_changes.py::test_a_server_by_tls",
+        "server/test_commands.py::test_others_get_nothing",
+        "server/test_commands.py::test_a_command_that_may_see_something_else_gets_nothing",
     ],
     "Images install locked packages": [
         "deploy/test_containers.py::test_what_an_image_installs_is_in_the_lock",

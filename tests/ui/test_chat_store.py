@@ -137,7 +137,8 @@ def test_a_reload_during_an_answer_keeps_what_was_read(server, open_page):
     expect(answer).to_contain_text("Stopped.")
 
 
-def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
+def crash_during_a_response(open_page, server):
+    """Return the address of the conversation, and another tab."""
     page = open_chat(open_page, server, "plain")
     lose_streams(page.context)
     say(page, f"Tell a long story {SLOW}")
@@ -145,7 +146,11 @@ def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
     address = page.url
     with pytest.raises(Error):
         page.goto("chrome://crash")
-    after = page.context.new_page()
+    return address, page.context.new_page()
+
+
+def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
+    address, after = crash_during_a_response(open_page, server)
     after.goto(address)
     answer = after.locator("article.assistant")
     expect(answer).to_contain_text("tok5 ")
@@ -155,14 +160,7 @@ def test_a_crash_of_the_tab_keeps_what_was_read(server, open_page):
 
 def test_the_last_save_of_a_closed_tab_may_come_late(server, open_page):
     """A page may read an answer before the last save of the tab that wrote it."""
-    page = open_chat(open_page, server, "plain")
-    lose_streams(page.context)
-    say(page, f"Tell a long story {SLOW}")
-    expect(page.locator("article.assistant")).to_contain_text("tok40 ")
-    address = page.url
-    with pytest.raises(Error):
-        page.goto("chrome://crash")
-    after = page.context.new_page()
+    address, after = crash_during_a_response(open_page, server)
     after.add_init_script(SAVE_WHEN_ASKED)
     after.goto(address)
     expect(after.locator("article.assistant")).to_contain_text(BROKEN)
